@@ -94,7 +94,8 @@ std::vector<std::string> lines_about_bf16(const std::vector<Plan>& grid, const s
 /// Returns lines about the rows that do not fit, or that FP8 gathers keep from running, with the nearest
 /// change. Lines beyond kMostLines are empty, because the search takes long and they are only counted.
 std::vector<std::string> lines_about_changes(const std::vector<Plan>& grid, const std::vector<Row>& rows,
-                                             const CaseLabels& labels, const std::optional<MemoryLimit>& limit) {
+                                             const CaseLabels& labels,
+                                             const std::optional<MemoryLimit>& limit) {
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const std::string label = labels.of(grid[i]);

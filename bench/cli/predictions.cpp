@@ -228,7 +228,7 @@ Fit fit_of(std::int64_t peak, const Machine& machine) {
   const MemoryLimit limit = memory_limit_of(machine);
   if (!fits(peak, limit)) return Fit::no;
   return static_cast<double>(peak + kContextBytes) > kTight * static_cast<double>(limit.bytes) ? Fit::tight
-                                                                                              : Fit::yes;
+                                                                                               : Fit::yes;
 }
 
 std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model) {

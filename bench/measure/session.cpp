@@ -145,7 +145,8 @@ void Session::choose_by_memory(const Device& device) {
   }
   const auto choose = [&](bool& kept) {
     kept = true;
-    kept = !unsupported_reason(plan_) && (!available || dry_run(plan_, &device).extent <= *available / 10 * 9);
+    kept =
+        !unsupported_reason(plan_) && (!available || dry_run(plan_, &device).extent <= *available / 10 * 9);
   };
   if (weights) {
     choose(parameters.keep_gathered);

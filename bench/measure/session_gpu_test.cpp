@@ -243,7 +243,7 @@ TEST_CASE("run_case: a captured step equals the eager step bit for bit", "[gpu]"
   }
 }
 
-TEST_CASE("run_case: a mixture's captured step equals the eager step although its routing changes",
+TEST_CASE("run_case: an MoE model's captured step equals the eager step although its routing changes",
           "[gpu][moe]") {
   if (!gpu_here()) return;
   for (const char* recipe :

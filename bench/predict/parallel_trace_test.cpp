@@ -33,7 +33,7 @@ Trace trace_of(const Case& c, const ParallelLayout& layout, const RecomputeShare
 }
 
 /// Two blocks of 32 experts of width 1024, of which a token takes 8.
-Case small_mixture(const std::string& recipe = "bf16") {
+Case small_moe(const std::string& recipe = "bf16") {
   Case c = small_case(recipe);
   c.model = "moe-4b-a1b";
   return c;
@@ -170,7 +170,7 @@ TEST_CASE("parallel_trace: experts of tensor ranks work on the rows of a rank's 
   for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
     INFO(recipe);
     const ParallelLayout layout{.tensor = 2, .data = 4, .experts = 8};
-    const Trace trace = trace_of(small_mixture(recipe), layout);
+    const Trace trace = trace_of(small_moe(recipe), layout);
     // 512 of 1024 rows are routed by each tensor rank, to 8 experts each; as many come back from 8 ranks. Three matrices
     // of 2048 x 1024, each multiplied once forward and twice backward, in two blocks.
     const double rows = 512 * 8;
@@ -188,10 +188,10 @@ TEST_CASE("parallel_trace: experts of tensor ranks work on the rows of a rank's 
   }
   // Gradients of what all ranks have are reduced in FP32, half of a matrix each; those of experts have no replicas.
   const ParallelLayout layout{.tensor = 2, .data = 4, .experts = 8};
-  const Plan plan = local_plan(small_mixture(), find_model("moe-4b-a1b"), layout);
+  const Plan plan = local_plan(small_moe(), find_model("moe-4b-a1b"), layout);
   const double shared = static_cast<double>(parameter_count(plan.model) - 2 * 16 * 3 * 2048 * 1024) * 4;
   double reduced = 0;
-  const Trace trace = trace_of(small_mixture(), layout);
+  const Trace trace = trace_of(small_moe(), layout);
   for (const TraceEvent& event : trace.events)
     if (event.kind == TraceEvent::Kind::start)
       if (const TraceCollective& one = trace.collectives[static_cast<std::size_t>(event.index)];
@@ -199,14 +199,14 @@ TEST_CASE("parallel_trace: experts of tensor ranks work on the rows of a rank's 
         reduced += one.buffer_bytes;
   CHECK(reduced == Approx(shared).epsilon(0.001));
   // Half of the heads, whole rows.
-  const Trace one = trace_of(small_mixture(), {}),
-              two = trace_of(small_mixture(), {.tensor = 2, .data = 4, .experts = 8});
+  const Trace one = trace_of(small_moe(), {}),
+              two = trace_of(small_moe(), {.tensor = 2, .data = 4, .experts = 8});
   CHECK(flops_of(two, OpClass::attention) == Approx(flops_of(one, OpClass::attention) / 2));
   CHECK(bytes_of_op(two, "add_rmsnorm") == Approx(bytes_of_op(one, "add_rmsnorm") / 2).epsilon(0.01));
 }
 
 TEST_CASE("parallel_trace: experts without tensor ranks exchange whole rows", "[predict]") {
-  const Trace trace = trace_of(small_mixture(), {.data = 8, .experts = 8});
+  const Trace trace = trace_of(small_moe(), {.data = 8, .experts = 8});
   CHECK(expert_flops_of(trace) == Approx(2 * 3 * 3 * 2 * 1024.0 * 8 * 2048 * 1024));
   CHECK(largest_exchange(trace) == Approx(8 * 1024 * kSentShare * 2048 * 2).epsilon(0.005));
 }
@@ -219,7 +219,7 @@ TEST_CASE("parallel_trace: rows cost what the network moves of them", "[predict]
     machine.levels.front().gb_per_s = gb_per_s;
     machine.levels.front().achieved = {{"", {{2, 1.0}}}};
     const CostModel model(machine);
-    const Trace trace = trace_of(small_mixture(), {.data = 8, .experts = 8});
+    const Trace trace = trace_of(small_moe(), {.data = 8, .experts = 8});
     return time_of_events(trace, model.rates_of(trace), 0, trace.update_begin).seconds;
   };
   const double rows = 8 * 1024 * kSentShare * 2048 * 2, indices = 8 * 1024 * kSentShare * 8 * 4;
@@ -235,7 +235,7 @@ TEST_CASE("parallel_trace: rows cost what the network moves of them", "[predict]
 TEST_CASE("optimizer_shards: experts have as many replicas as ranks beyond those that share them",
           "[predict]") {
   const ParallelLayout layout{.tensor = 2, .data = 8, .experts = 8, .sharded_optimizer = true};
-  Case c = small_mixture();
+  Case c = small_moe();
   const Plan plan = local_plan(c, find_model(c.model), layout);
   // A rank has 4 of 32 experts in each of two blocks, which 2 of 16 ranks share; the rest is shared by 8 data ranks.
   const double experts = 2 * 4 * 3 * 2048 * 1024;
@@ -258,7 +258,7 @@ TEST_CASE("optimizer_shards: experts have as many replicas as ranks beyond those
 TEST_CASE("local_plan: refuses experts that do not divide", "[predict]") {
   const ModelConfig model = find_model("moe-4b-a1b");
   const auto refusal = [&](const ParallelLayout& layout) {
-    return refusal_of([&] { local_plan(small_mixture(), model, layout); });
+    return refusal_of([&] { local_plan(small_moe(), model, layout); });
   };
   CHECK(contains(refusal({.data = 64, .experts = 64}), "64 expert ranks do not divide 32 experts"));
   CHECK(contains(refusal({.data = 4, .experts = 8}), "or 4 ranks of a stage"));

@@ -136,7 +136,8 @@ double DryRun::model_flops() const {
 
 DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_t> available) {
   DryRun run = dry_run_with(plan, device, ReferencePlace::device);
-  if (run.probe > 0 && available && run.extent > *available) run = dry_run_with(plan, device, ReferencePlace::host);
+  if (run.probe > 0 && available && run.extent > *available)
+    run = dry_run_with(plan, device, ReferencePlace::host);
   return run;
 }
 

@@ -16,7 +16,7 @@ namespace precbench {
 /// How a point is compared with a prediction.
 enum class JudgedAs : std::uint8_t {
   absolute_native,  ///< tokens/s against our step: stacks built like ours
-  absolute_stack,   ///< tokens/s against our step times the peer factor of PyTorch stacks
+  absolute_stack,   ///< tokens/s against our step times the PyTorch factor of PyTorch stacks
   speedup,          ///< ratio to a BF16 point of the same source
   scaling,          ///< ratio to a point of the same source on fewer GPUs
   shown             ///< printed, never judged

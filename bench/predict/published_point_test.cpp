@@ -133,18 +133,18 @@ TEST_CASE("published_setting: a sharded pipeline keeps its weights", "[published
 TEST_CASE(
     "published_setting: experts are divided among all ranks of a stage only beside tensor or pipeline ranks",
     "[published]") {
-  const auto mixture = [](const std::string& axes) {
+  const auto moe_setting = [](const std::string& axes) {
     return published_setting(
         with((R"({"model": "qwen3-30b-a3b", "tflops_per_gpu": null, "fsdp": null, )" + axes + "}").c_str()));
   };
-  const PublishedSetting data = mixture(R"("ep": 8)");
+  const PublishedSetting data = moe_setting(R"("ep": 8)");
   CHECK(data.c.ep == 8);
   CHECK(data.layout.experts == 1);
-  const PublishedSetting staged = mixture(R"("dp": 4, "pp": 2, "ep": 4)");
+  const PublishedSetting staged = moe_setting(R"("dp": 4, "pp": 2, "ep": 4)");
   CHECK(staged.layout.experts == 4);
   CHECK(staged.c.ep == 1);
-  CHECK(mixture(R"("dp": 4, "tp": 2, "ep": 8)").layout.experts == 8);
-  CHECK(contains(refusal_of([&] { mixture(R"("dp": 4, "tp": 2)"); }), "without expert ranks"));
+  CHECK(moe_setting(R"("dp": 4, "tp": 2, "ep": 8)").layout.experts == 8);
+  CHECK(contains(refusal_of([&] { moe_setting(R"("dp": 4, "tp": 2)"); }), "without expert ranks"));
 }
 
 }  // namespace

@@ -40,11 +40,11 @@ bool is_stack(const PublishedPoint& point) {
   return point.framework != "llm.q" && !point.framework.starts_with("megatron");
 }
 
-std::optional<double> peer_factor_of(const std::string& recipe) {
-  for (const PeerFactor& known : kPeerFactors)
+std::optional<double> pytorch_factor_of(const std::string& recipe) {
+  for (const PytorchFactor& known : kPytorchFactors)
     if (recipe == known.recipe) return known.factor;
   // Other FP8 recipes of PyTorch are not measured beside ours on four GPUs: that of FP8 tensorwise.
-  return kPeerFactors[1].factor;
+  return kPytorchFactors[1].factor;
 }
 
 /// Returns the cost model of a machine; models are kept, since points share machines.
@@ -124,10 +124,10 @@ PointPrediction predict_point(const PublishedPoint& point) {
       throw InvalidInput(setting.c.recipe + " is emulated on " + setting.machine.name);
     const LayoutEstimate e = estimate_layout(setting.c, setting.model, setting.layout, setting.recompute,
                                              cost_model_of(setting.machine));
-    if (is_stack(point)) p.peer_factor = peer_factor_of(setting.c.recipe);
+    if (is_stack(point)) p.pytorch_factor = pytorch_factor_of(setting.c.recipe);
     const double tokens = static_cast<double>(setting.c.batch * setting.c.seq * setting.c.accumulation) *
-                          setting.layout.data / setting.layout.ranks() * p.peer_factor.value_or(1);
-    p.step_s = e.step.seconds / p.peer_factor.value_or(1);
+                          setting.layout.data / setting.layout.ranks() * p.pytorch_factor.value_or(1);
+    p.step_s = e.step.seconds / p.pytorch_factor.value_or(1);
     p.tokens_per_s_per_gpu = tokens / e.step.seconds;
     const double width = std::exp(kWidening * kInterval80 * e.step.log_error);
     p.low = p.tokens_per_s_per_gpu / width;
@@ -222,7 +222,7 @@ nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointP
   json["tokens_per_s_per_gpu"] = rounded(p.tokens_per_s_per_gpu, kDigits);
   json["tokens_per_s_per_gpu_80"] = {rounded(p.low, kDigits), rounded(p.high, kDigits)};
   json["step_s"] = rounded(p.step_s, kDigits);
-  if (p.peer_factor) json["peer_factor"] = *p.peer_factor;
+  if (p.pytorch_factor) json["pytorch_factor"] = *p.pytorch_factor;
   if (p.bubble_share > 0) json["bubble_share"] = rounded(p.bubble_share, 2);
   if (p.exposed_share > 0) json["exposed_share"] = rounded(p.exposed_share, 2);
   if (p.contention_share > 0) json["contention_share"] = rounded(p.contention_share, 2);

@@ -14,12 +14,12 @@
 namespace precbench {
 
 /// Throughput of PyTorch stacks (FSDP2, torch.compile, torchao) over that of our step, from the records of
-/// Llama 3.1 8B at 4096 tokens on four H200 (results/h200x4/peer.ndjson over scaling.jsonl).
-struct PeerFactor {
+/// Llama 3.1 8B at 4096 tokens on four H200 (results/h200x4/pytorch.ndjson over scaling.jsonl).
+struct PytorchFactor {
   const char* recipe;
   double factor;
 };
-inline constexpr PeerFactor kPeerFactors[] = {{"bf16", 0.89}, {"tensorwise", 0.79}};
+inline constexpr PytorchFactor kPytorchFactors[] = {{"bf16", 0.89}, {"tensorwise", 0.79}};
 
 /// Groups with floors of their own.
 enum class ErrorGroup : std::uint8_t {
@@ -52,7 +52,7 @@ struct PointPrediction {
   std::string id;
   std::string reason;  ///< why there is no prediction; empty: there is one
   std::vector<std::string> assumed;
-  std::optional<double> peer_factor;                   ///< included in tokens/s
+  std::optional<double> pytorch_factor;                ///< included in tokens/s
   double tokens_per_s_per_gpu = 0, low = 0, high = 0;  ///< with the ends of the 80% interval
   double step_s = 0, bubble_share = 0, exposed_share = 0, contention_share = 0, borrowed_share = 0;
   std::optional<StepEstimate> step;

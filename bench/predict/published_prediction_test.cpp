@@ -62,16 +62,17 @@ PublishedPoint some_point(const std::string& gpu, std::int64_t gpus) {
   return p;
 }
 
-TEST_CASE("predict_point: intervals contain the prediction and stacks take the peer factor", "[published]") {
+TEST_CASE("predict_point: intervals contain the prediction and stacks take the PyTorch factor",
+          "[published]") {
   PublishedPoint point = some_point("h200", 8);
   const PointPrediction native = predict_point(point);
   REQUIRE(native.reason.empty());
   CHECK(native.low < native.tokens_per_s_per_gpu);
   CHECK(native.tokens_per_s_per_gpu < native.high);
-  CHECK_FALSE(native.peer_factor);
+  CHECK_FALSE(native.pytorch_factor);
   point.framework = "torchtitan";
   const PointPrediction stack = predict_point(point);
-  CHECK(stack.peer_factor == kPeerFactors[0].factor);
+  CHECK(stack.pytorch_factor == kPytorchFactors[0].factor);
 }
 
 TEST_CASE("predict_point: pipeline stages cost a bubble and more micro-batches a smaller one",
@@ -115,14 +116,14 @@ TEST_CASE("predict_point: NVFP4 and sharded pipelines and divided experts are pr
   REQUIRE(kept.reason.empty());
   CHECK(kept.bubble_share > 0);
   CHECK(kept.tokens_per_s_per_gpu == Approx(predict_point(replicated).tokens_per_s_per_gpu).epsilon(0.05));
-  PublishedPoint mixture = some_point("h200", 16);
-  mixture.model = "qwen3-30b-a3b";
-  mixture.dp = 4;
-  mixture.tp = 2;
-  mixture.pp = 2;
-  mixture.ep = 8;
-  mixture.global_batch = 64;
-  const PointPrediction divided = predict_point(mixture);
+  PublishedPoint moe = some_point("h200", 16);
+  moe.model = "qwen3-30b-a3b";
+  moe.dp = 4;
+  moe.tp = 2;
+  moe.pp = 2;
+  moe.ep = 8;
+  moe.global_batch = 64;
+  const PointPrediction divided = predict_point(moe);
   CHECK(divided.reason.empty());
   CHECK(divided.exposed_share > 0);
 }

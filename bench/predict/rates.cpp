@@ -196,7 +196,7 @@ bool leaves_out_pairs(const OpCost& op) {
 /// Returns a factor on the time of attention with plain scores in heads of 64 or 128 and as many FLOPs, which alone have points.
 /// Measured for soft-capped scores, with precbench's Hopper and flash kernels, and for heads of 256 with its Hopper kernels on an
 /// H200 (results/h200/attention_softcap*.txt), with cuDNN's on an H100 (layers of gemma-3-4b without a window,
-/// results/h100/beside-peer-families). Layers in a window there need about 2, which is not told apart.
+/// results/h100/beside-pytorch-families). Layers in a window there need about 2, which is not told apart.
 double attention_time(const OpCost& op, bool softcapped, bool hopper) {
   const std::int64_t width = op.shape[6];
   if (softcapped) return hopper && cuda::hopper_attention_takes(width) ? 1.25 : 3;

@@ -76,7 +76,7 @@ TEST_CASE("delayed scaling without reduction: ranks differ in the amaxes of X an
 
 TEST_CASE("delayed scaling without reduction: a rank knows the amaxes of its own experts only",
           "[delayed][ep]") {
-  DelayedSetup setup{.kind = Kind::mixture, .history = kApart, .ranks = 2, .ep = 2};
+  DelayedSetup setup{.kind = Kind::moe, .history = kApart, .ranks = 2, .ep = 2};
   const std::vector<State> ranks = scales_of_ranks(setup, 2);
   setup.history = {};
   const std::vector<State> common = scales_of_ranks(setup, 2);

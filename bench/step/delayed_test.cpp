@@ -79,7 +79,7 @@ TEST_CASE("delayed scaling: the first step equals tensorwise and the second does
 }
 
 TEST_CASE("delayed scaling: each expert's weights have a scale of their own", "[delayed]") {
-  const Plan plan = delayed_plan({.kind = Kind::mixture});
+  const Plan plan = delayed_plan({.kind = Kind::moe});
   const std::int64_t products = 2 * 4 + 1,
                      stacks = 2 * 2 * 4;  // both layers' gate_up and down, of four experts
   REQUIRE(DelayedScaling::slots_of(plan.model) == 3 * products + stacks);
@@ -170,11 +170,11 @@ TEST_CASE("delayed scaling: every rank has the same amaxes in every step", "[del
        {DelayedSetup{.ranks = 2, .batch = 1},
         {.ranks = 2, .parallel = "fsdp"},
         {.ranks = 2, .parallel = "fsdp", .gather = "fp8"},
-        {.kind = Kind::mixture, .ranks = 2},
+        {.kind = Kind::moe, .ranks = 2},
         {.kind = Kind::weighted_rows, .ranks = 2, .parallel = "fsdp"},
-        {.kind = Kind::mixture, .ranks = 2, .ep = 2},
+        {.kind = Kind::moe, .ranks = 2, .ep = 2},
         {.kind = Kind::weighted_rows, .ranks = 2, .ep = 2, .dispatch = "fp8"},
-        {.kind = Kind::mixture, .ranks = 4, .batch = 1, .ep = 2, .exchange = "sync"}}) {
+        {.kind = Kind::moe, .ranks = 4, .batch = 1, .ep = 2, .exchange = "sync"}}) {
     INFO(setup.parallel << " " << setup.gather);
     std::mutex mutex;
     std::map<int, std::vector<State>> seen;

@@ -17,15 +17,15 @@
 namespace precbench::testing::delayed {
 
 /// Kind of feed-forward block of the test model.
-enum class Kind : std::uint8_t { dense, mixture, weighted_rows, weighted_alone };
-inline constexpr Kind kMixtures[] = {Kind::mixture, Kind::weighted_rows, Kind::weighted_alone};
+enum class Kind : std::uint8_t { dense, moe, weighted_rows, weighted_alone };
+inline constexpr Kind kMixtures[] = {Kind::moe, Kind::weighted_rows, Kind::weighted_alone};
 inline constexpr Kind kKinds[] = {Kind::dense, kMixtures[0], kMixtures[1], kMixtures[2]};
 
 /// Returns the model's JSON keys for experts: like Qwen3's, or like Llama 4's with or without a shared
 /// expert.
 inline const char* keys_of(Kind kind) {
   if (kind == Kind::dense) return "";
-  if (kind == Kind::mixture)
+  if (kind == Kind::moe)
     return R"(, "experts": 4, "top_k": 2, "expert_ffn": 64, "score": "softmax", "normalise": true)";
   if (kind == Kind::weighted_alone)
     return R"(, "experts": 4, "top_k": 1, "expert_ffn": 64, "score": "sigmoid", "normalise": false, "weight_at": "input")";

@@ -244,7 +244,7 @@ TEST_CASE("delayed scaling: micro-step updates give the same amaxes on all ranks
   }
   for (const DelayedSetup& setup :
        {DelayedSetup{.history = kMicro, .ranks = 2, .accumulation = 2, .parallel = "fsdp", .gather = "fp8"},
-        {.kind = Kind::mixture, .history = kMicro, .ranks = 2, .accumulation = 2, .ep = 2},
+        {.kind = Kind::moe, .history = kMicro, .ranks = 2, .accumulation = 2, .ep = 2},
         {.kind = Kind::weighted_rows,
         .history = kMicro,
         .ranks = 2,

@@ -11,7 +11,7 @@ constexpr const char* kMixture = R"({"layers": 2, "width": 128, "ffn": 128, "hea
   "head_dim": 64, "vocab": 256, "qk_norm": true, "tied": false, "experts": 8, "top_k": 2, "expert_ffn": 128,
   "shared_ffn": 128, "score": "sigmoid", "normalise": true, "route_scale": 2.5, "route_bias": true})";
 
-Setup mixture_on(int ranks, const char* recipe = "bf16") {
+Setup moe_on(int ranks, const char* recipe = "bf16") {
   Setup setup;
   setup.recipe = recipe;
   setup.model = kMixture;
@@ -47,11 +47,11 @@ void check_alike(const Trained& x, const Trained& y, double of_gradient = 0.06, 
 
 }  // namespace
 
-TEST_CASE("Rank: N ranks with a mixture equal one rank with N micro-steps including route biases",
+TEST_CASE("Rank: N ranks with an MoE model equal one rank with N micro-steps including route biases",
           "[rank][moe]") {
   for (const int ranks : {2, 3})
     for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
-      Setup one = mixture_on(1, recipe), many = mixture_on(ranks, recipe);
+      Setup one = moe_on(1, recipe), many = moe_on(ranks, recipe);
       one.accumulation = ranks;
       INFO(text(many));
       const Trained ddp = train(many);
@@ -64,7 +64,7 @@ TEST_CASE("Rank: N ranks with a mixture equal one rank with N micro-steps includ
 TEST_CASE("Rank: expert-parallel ranks train like ranks with all experts", "[rank][moe][ep]") {
   for (const int accumulation : {1, 2})
     for (const char* recipe : {"bf16", "blockwise"}) {
-      Setup setup = mixture_on(4, recipe);
+      Setup setup = moe_on(4, recipe);
       setup.routing = "balanced";  // else a token close to a tie switches experts
       setup.accumulation = accumulation;
       setup.clip = 0.5;
@@ -84,8 +84,8 @@ TEST_CASE("Rank: expert-parallel ranks train like ranks with all experts", "[ran
     }
 }
 
-TEST_CASE("Rank: with reduce_amax a mixture is quantized as on one rank", "[rank][moe][ep][amax]") {
-  Setup setup = mixture_on(1, "tensorwise");
+TEST_CASE("Rank: with reduce_amax an MoE model is quantized as on one rank", "[rank][moe][ep][amax]") {
+  Setup setup = moe_on(1, "tensorwise");
   setup.routing = "balanced";
   setup.aux = 0;  // its f is computed from one rank's tokens
   setup.batch = 4;
@@ -107,7 +107,7 @@ TEST_CASE("Rank: with reduce_amax a mixture is quantized as on one rank", "[rank
 }
 
 TEST_CASE("Rank: expert-parallel ranks update every kind of optimizer state", "[rank][moe][ep]") {
-  std::vector<Setup> setups(7, mixture_on(2));
+  std::vector<Setup> setups(7, moe_on(2));
   setups[6].recompute = "attention+ffn+norm";
   setups[0].master = "bf16";
   setups[1].master = "bf16_sr";

@@ -160,8 +160,8 @@ void print_cells(const std::vector<StudyCase>& cases) {
 }
 
 /// Prints the cost of each part of the study and of all. `pace`: null without an estimate of the time.
-void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace, const Concurrency& concurrency,
-                const std::string& head) {
+void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace,
+                const Concurrency& concurrency, const std::string& head) {
   static const std::map<StudyPart, const char*> kWords = {
       {StudyPart::trunk, "trunks, BF16"},
       {StudyPart::fork, "forks"},
@@ -178,7 +178,8 @@ void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPa
     for (const StudyCase& one : part) steps += one.fields.steps;
     rows.push_back({words, std::to_string(part.size()), std::to_string(steps)});
     if (pace)
-      rows.back().push_back(describe_seconds(pace->seconds(part, concurrency.at_once, concurrency.on_gpu ? concurrency.gpus : 0)));
+      rows.back().push_back(describe_seconds(
+          pace->seconds(part, concurrency.at_once, concurrency.on_gpu ? concurrency.gpus : 0)));
   };
   for (const auto& [part, words] : kWords) {
     std::vector<StudyCase> of_part;
@@ -208,8 +209,8 @@ double bytes_of_state(const Plan& plan) {
 
 /// Returns "study of tiny on cpu: 3 trunks, forks of 60 steps after 100, 200; ...; checkpoints of 0.1 GB and
 /// rows in out/study".
-std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks, const Concurrency& concurrency,
-                    const std::string& out) {
+std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks,
+                    const Concurrency& concurrency, const std::string& out) {
   double bytes = 0;
   const std::vector<std::int64_t> ages = settings.kept_ages();
   for (const Plan& trunk : trunks) bytes += bytes_of_state(trunk) * static_cast<double>(ages.size());
@@ -220,7 +221,8 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
   return fmt::format(
       "study of {} on {}: {}, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",
       fmt::join(models_of(settings), ", "), trunks.front().fields.device, plural(settings.trunks, "trunk"),
-      settings.fork_steps, when, count_cases(static_cast<std::size_t>(concurrency.at_once)), bytes / 1e9, out);
+      settings.fork_steps, when, count_cases(static_cast<std::size_t>(concurrency.at_once)), bytes / 1e9,
+      out);
 }
 
 /// Returns a warning if a trunk reads its text several times, because verdicts would then concern

@@ -15,7 +15,7 @@ namespace precbench {
 namespace {
 
 /// Rotates one head of D floats. table: D/2 pairs of cos, sin of this position; sign -1 rotates back.
-void turn(float* head, const float* table, std::int64_t D, float sign) {
+void rotate(float* head, const float* table, std::int64_t D, float sign) {
   for (std::int64_t i = 0; i < D / 2; ++i) {
     const float cos = table[2 * i], sin = sign * table[2 * i + 1];
     const float a = head[i], b = head[i + D / 2];
@@ -85,7 +85,7 @@ void CpuDevice::do_rope(const ops::Rope& op) {
         for (std::int64_t i = 0; i < norm.size; ++i) x[i] *= scale * norm.gains[i];
       }
     for (std::int64_t h = 0; h < turned; ++h)
-      turn(values + h * D, table.data() + op.options.table_row(row) * D, D, 1.0f);
+      rotate(values + h * D, table.data() + op.options.table_row(row) * D, D, 1.0f);
     cpu::store(op.out, row * W, copies_v ? W : turned * D, values);
   });
 }
@@ -109,7 +109,7 @@ void CpuDevice::do_rope_backward(const ops::RopeBackward& op) {
       float* grad = buffer + W;
       std::copy(in, in + W, grad);
       for (std::int64_t h = 0; h < turned; ++h)
-        turn(grad + h * D, table.data() + op.options.table_row(row) * D, D, -1.0f);
+        rotate(grad + h * D, table.data() + op.options.table_row(row) * D, D, -1.0f);
       const float* before = norms.empty() ? nullptr : cpu::load(op.qkv, row * W, W, buffer + 2 * W);
       if (bias) {
         float* sum = buffer + 3 * W;

@@ -31,7 +31,9 @@ struct GemmOperand {
 };
 
 /// Returns a matrix that is not quantized as a GEMM operand; `transposed`: `data` is [k, rows].
-inline GemmOperand plain_operand(const Tensor& data, bool transposed = false) { return {{}, data, {}, transposed}; }
+inline GemmOperand plain_operand(const Tensor& data, bool transposed = false) {
+  return {{}, data, {}, transposed};
+}
 
 /// Source of stochastic rounding's random numbers: a word in device memory, renewed every step, and a stream
 /// number for each operand of a step. The columnwise copy uses other numbers than the rowwise one.

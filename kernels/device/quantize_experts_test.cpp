@@ -54,7 +54,7 @@ void check_stack(OpTest& b, const OutputFormats& formats, const Stack& stack, co
 
 }  // namespace
 
-PRECBENCH_OP_TEST(stacks_on, "quantize_experts is bit-exact in every mixture of formats") {
+PRECBENCH_OP_TEST(stacks_on, "quantize_experts is bit-exact in every combination of formats") {
   for (const Stack& stack :
        {Stack{5, 128, 256}, Stack{3, 144, 208}, Stack{4, 133, 101}, Stack{2, 1, 16}, Stack{7, 3, 5}})
     for (const QuantFormat& row : kFormats)

@@ -171,8 +171,9 @@ PRECBENCH_OP_TEST(scaled_values_on, "encode, decode, sum_codes and the squares o
           const Tensor dev_codes = b.put(buffer).elements(shift, size), dev_src = b.put(src);
           const StateScale dev_scale{b.put(scale.scale), b.put(scale.amax)};
           for (const auto& [accumulate, headroom] : {std::pair{true, 2.0f}, {false, 1.0f}, {true, 1.0f}}) {
-            encode(b.cpu(),
-                   {.codes = codes, .scale = scale, .src = src, .accumulate = accumulate, .headroom = headroom});
+            encode(
+                b.cpu(),
+                {.codes = codes, .scale = scale, .src = src, .accumulate = accumulate, .headroom = headroom});
             encode(b.device(), {.codes = dev_codes,
                                 .scale = dev_scale,
                                 .src = dev_src,

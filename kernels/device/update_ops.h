@@ -57,7 +57,8 @@ struct Encode {
   StateScale scale;
   Tensor src;  ///< f32 or bf16
   bool accumulate = false, measure = false;
-  float headroom = 1;  ///< a power of two by which the scale is divided, as commit_scale does with max / headroom
+  float headroom =
+      1;  ///< a power of two by which the scale is divided, as commit_scale does with max / headroom
   OpCost cost() const;
 };
 

@@ -29,7 +29,7 @@ enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4, qwen2, ernie4_5,
 /// A mixture of experts in the last of every `layer_interval` blocks, except the first `dense_layers`. Blocks without have a
 /// SwiGLU of ModelConfig::ffn.
 struct MoeConfig {
-  RoutingRule rule;                 ///< 0 experts: no mixture
+  RoutingRule rule;                 ///< 0 experts: not an MoE model
   std::int64_t expert_ffn = 0;      ///< F, inner width of an expert
   std::int64_t shared_ffn = 0;      ///< inner width of the shared expert; 0: none
   bool shared_gate = false;         ///< the shared expert's output times sigmoid(x . w) (Qwen2)

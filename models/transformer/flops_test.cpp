@@ -63,7 +63,8 @@ TEST_CASE("flops_per_token: attention of packed documents is that of their own l
 TEST_CASE("flops_per_token: model files of the PyTorch baseline agree with the presets of their names",
           "[models]") {
   int files = 0;
-  for (const auto& file : std::filesystem::directory_iterator(PRECBENCH_SOURCE_DIR "/tools/peer/configs")) {
+  for (const auto& file :
+       std::filesystem::directory_iterator(PRECBENCH_SOURCE_DIR "/tools/pytorch_baseline/configs")) {
     const std::string name = file.path().stem().string();
     INFO(name);
     const ModelConfig read = find_model(file.path().string()), preset = find_model(name);

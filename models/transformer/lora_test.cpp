@@ -218,7 +218,7 @@ TEST_CASE("LoRA: a step needs no BF16 weights beside their copies") {
   }
 }
 
-TEST_CASE("LoRA: a mixture trains adapters beside frozen experts in every kind of recipe", "[moe]") {
+TEST_CASE("LoRA: an MoE model trains adapters beside frozen experts in every kind of recipe", "[moe]") {
   StepSetup setup;
   setup.model = find_model("tiny-moe-shared");
   setup.T = 128, setup.lora = {8, 16};

@@ -26,7 +26,7 @@ inline constexpr QkNorms kQkNorms[] = {{"", false, QkNormOver::head},
                                        {" with QK-norm", true, QkNormOver::head},
                                        {" with QK-norm over all heads", true, QkNormOver::heads}};
 
-/// Returns tiny-moe with what gpt-oss adds to a mixture: attention sinks, biases of router and experts, and a limit that
+/// Returns tiny-moe with what gpt-oss adds to an MoE model: attention sinks, biases of router and experts, and a limit that
 /// values of these tests exceed. Its windows are tested with other models.
 inline ModelConfig like_gpt_oss(std::int64_t layers = 2) {
   ModelConfig model = find_model("tiny-moe");

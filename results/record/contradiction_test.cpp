@@ -159,8 +159,9 @@ TEST_CASE("read_records: a contradictory record is kept and reported", "[contrad
 }
 
 TEST_CASE("contradiction: committed records have none", "[contradiction]") {
-  for (const char* path : {"cpu/convergence-tiny.jsonl", "baseline", "h200/single.jsonl", "h200/beside-peer",
-                           "h200/beside-peer-experts", "h200/interleaved", "h200x4"}) {
+  for (const char* path :
+       {"cpu/convergence-tiny.jsonl", "baseline", "h200/single.jsonl", "h200/beside-pytorch",
+        "h200/beside-pytorch-experts", "h200/interleaved", "h200x4"}) {
     const RecordSet set = read_records({std::string(PRECBENCH_SOURCE_DIR "/results/") + path});
     CHECK(set.records.size() > 5);
     for (const std::string& problem : set.problems) CHECK_FALSE(contains(problem, "contradicts"));

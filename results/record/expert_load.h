@@ -1,4 +1,4 @@
-// When the load of a mixture's experts counts as uneven. Predictions assume even load.
+// When the load of an MoE block's experts counts as uneven. Predictions assume even load.
 #pragma once
 
 #include "results/record/record.h"

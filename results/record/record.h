@@ -249,7 +249,7 @@ struct QuantizationStats {
   std::optional<double> sqnr_db;             ///< 20 log10(|x| / |x - q|)
 };
 
-/// Share of a mixture's slots that go to another expert than in BF16, with the same weights and tokens. Means
+/// Share of an MoE model's slots that go to another expert than in BF16, with the same weights and tokens. Means
 /// over batches and ranks.
 struct RouteFlips {
   double all = 0;

@@ -30,39 +30,39 @@ def table(header, rows):
                      ["| " + " | ".join(row) + " |" for row in rows])
 
 
-PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b", "7b": "qwen2.5-7b", "1.5b": "qwen2.5-1.5b"}
+PYTORCH_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b", "7b": "qwen2.5-7b", "1.5b": "qwen2.5-1.5b"}
 # Identifies a case that PyTorch ran too; `layers` is None for a whole model.
 BESIDE = "model", "layers", "batch", "seq", "accumulation", "recipe"
 
 
-def peers(path):
-    """Returns the lines of peer_torch.py by BESIDE: the faster of converting all linears and of torchao's own filter."""
+def pytorch_lines(path):
+    """Returns the lines of pytorch_step.py by BESIDE: the faster of converting all linears and of torchao's own filter."""
     best = {}
     for line in lines(path):
         if "error" in line:
             continue
         model, _, layers = line["model"].partition("/")
-        key = (PEER_MODELS.get(model, model), int(layers) if layers else None, line["batch"], line["seq"],
+        key = (PYTORCH_MODELS.get(model, model), int(layers) if layers else None, line["batch"], line["seq"],
                line.get("accumulation", 1), line["recipe"].removesuffix("_auto"))
         if key not in best or line["tokens_per_s"] > best[key]["tokens_per_s"]:
             best[key] = line
     return best
 
 
-def beside_peer(folder="h200/beside-peer"):
+def beside_pytorch(folder="h200/beside-pytorch"):
     """One row per case of precbench, with PyTorch's of the same work."""
-    cases, theirs, rows = {}, peers(f"{folder}/peer.ndjson"), []
+    cases, theirs, rows = {}, pytorch_lines(f"{folder}/pytorch.ndjson"), []
     for record in lines(f"{folder}/records.jsonl"):
         if record["status"] == "ok" and (record["metrics"] or {}).get("tokens_per_s"):
             cases.setdefault(tuple(record["case"].get(field) for field in BESIDE), record)
     for key, ours in cases.items():
         model, layers, batch, seq, accumulation, recipe = key
         model += f", {layers} layers" if layers else ""
-        bf16, peer = cases.get((*key[:-1], "bf16")), theirs.get(key)
+        bf16, pytorch = cases.get((*key[:-1], "bf16")), theirs.get(key)
         rows.append([model, f"{batch} x {seq}" + (f", {accumulation} times" if accumulation > 1 else ""), recipe,
                      f"{rate(ours):,.0f}", f"{rate(ours) / rate(bf16):.2f}x" if bf16 else "-",
-                     *([f"{peer['tokens_per_s']:,.0f}" + (" (filtered)" if peer["recipe"].endswith("_auto") else ""),
-                        f"{rate(ours) / peer['tokens_per_s']:.2f}x", f"{peer['peak_gib']:.2f}"] if peer else "---"),
+                     *([f"{pytorch['tokens_per_s']:,.0f}" + (" (filtered)" if pytorch["recipe"].endswith("_auto") else ""),
+                        f"{rate(ours) / pytorch['tokens_per_s']:.2f}x", f"{pytorch['peak_gib']:.2f}"] if pytorch else "---"),
                      f"{gib(ours):.2f}"])
     return table(["model", "batch x seq", "recipe", "precbench tokens/s", "over bf16", "PyTorch tokens/s", "precbench / PyTorch",
                   "PyTorch peak GiB", "precbench peak GiB"], rows)
@@ -72,9 +72,9 @@ def fsdp2():
     """FSDP beside PyTorch FSDP2 on two and on four GPUs, one row per line of PyTorch's and setting of --reshard."""
     rows = []
     for folder in ("h200/fsdp-two", "h200x4/fsdp-four", "h100x4/fsdp-four"):
-        for line in lines(f"{folder}/peer.ndjson"):
+        for line in lines(f"{folder}/pytorch.ndjson"):
             recipe, _, gathers = line["recipe"].partition("_")
-            wanted = PEER_MODELS[line["model"]], line["seq"], "fsdp", recipe, "fp8" if gathers else "bf16", line["gpus"]
+            wanted = PYTORCH_MODELS[line["model"]], line["seq"], "fsdp", recipe, "fp8" if gathers else "bf16", line["gpus"]
             for record in lines(f"{folder}/records.jsonl"):
                 case = record["case"]
                 if tuple(case.get(name) for name in ("model", "seq", "parallel", "recipe", "gather", "gpus")) == wanted:
@@ -159,7 +159,7 @@ def grouped_cublaslt():
                  [[*kind, *map(cell, zip(*shapes))] for kind, shapes in kinds.items()])
 
 
-TABLES = {"beside-peer": beside_peer, "beside-peer-h100": lambda: beside_peer("h100/beside-peer"),
-          "beside-peer-families": lambda: beside_peer("h100/beside-peer-families"),
-          "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"), "fsdp2": fsdp2, "sizes": sizes,
+TABLES = {"beside-pytorch": beside_pytorch, "beside-pytorch-h100": lambda: beside_pytorch("h100/beside-pytorch"),
+          "beside-pytorch-families": lambda: beside_pytorch("h100/beside-pytorch-families"),
+          "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"), "fsdp2": fsdp2, "sizes": sizes,
           "kernel-ops": kernel_ops, "grouped-cublaslt": grouped_cublaslt}

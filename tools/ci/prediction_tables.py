@@ -168,20 +168,20 @@ def predicted_own():
     return table(["GPU", "GPUs", "steps", "median error", "95% within", "limits met", "worst", "inside 80% intervals"], rows)
 
 
-def predicted_peer():
-    """The factor of PyTorch stacks, kPeerFactors of bench/predict/published_prediction.h."""
+def predicted_pytorch():
+    """The factor of PyTorch stacks, kPytorchFactors of bench/predict/published_prediction.h."""
     ours = {tuple(record["case"].get(name) for name in ("model", "recipe", "gpus", "seq", "parallel", "gather")): record
             for record in lines("h200x4/scaling.jsonl")}
     rows = []
-    for line in lines("h200x4/peer.ndjson"):
+    for line in lines("h200x4/pytorch.ndjson"):
         if line["model"] != "8b":
             continue
         recipe, gather = ("tensorwise", "fp8") if line["recipe"] == "tensorwise_ag" else (line["recipe"], "bf16")
         own = rate(ours["llama3.1-8b", recipe, line["gpus"], line["seq"], "fsdp", gather])
         rows.append([recipe, f"{own:,.0f}", f"{line['tokens_per_s']:,.0f}", f"{line['tokens_per_s'] / own:.2f}"])
-    return table(["Llama 3.1 8B, 4 x H200, 4096 tokens", "precbench tokens/s", "PyTorch tokens/s", "peer factor"], rows)
+    return table(["Llama 3.1 8B, 4 x H200, 4096 tokens", "precbench tokens/s", "PyTorch tokens/s", "PyTorch factor"], rows)
 
 
-TABLES = {"before-measurement": before_measurement, "predicted-own": predicted_own, "predicted-peer": predicted_peer, "predicted-groups": predicted_groups,
+TABLES = {"before-measurement": before_measurement, "predicted-own": predicted_own, "predicted-pytorch": predicted_pytorch, "predicted-groups": predicted_groups,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
           "predicted-rules": predicted_rules, "predicted-by-rule": predicted_by_rule}

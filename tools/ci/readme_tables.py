@@ -10,12 +10,12 @@ paths under results/, or one of the tables of page_tables.py and prediction_tabl
 
   tools/ci/readme_tables.py            # writes the tables into the pages; needs build/precbench, or PRECBENCH=the program
   tools/ci/readme_tables.py --check    # exit status 1 and a list of the tables that differ from the records
-  tools/ci/readme_tables.py --beside-peer out/beside-peer     # prints the table of what tools/peer/bench_gpu_peer.sh left there
+  tools/ci/readme_tables.py --beside-pytorch out/beside-pytorch     # prints the table of what tools/pytorch_baseline/bench_gpu_pytorch.sh left there
 """
 import functools, lzma, os, pathlib, re, shlex, subprocess, sys
 
 import prediction_tables
-from page_tables import RESULTS, ROOT, TABLES as PAGE_TABLES, beside_peer
+from page_tables import RESULTS, ROOT, TABLES as PAGE_TABLES, beside_pytorch
 
 TABLES = {**PAGE_TABLES, **prediction_tables.TABLES}
 PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
@@ -61,8 +61,8 @@ def filled(page, text, found, wrong):
 
 
 def main():
-    if sys.argv[1:2] == ["--beside-peer"]:
-        return print(beside_peer(pathlib.Path(sys.argv[2]).resolve()))
+    if sys.argv[1:2] == ["--beside-pytorch"]:
+        return print(beside_pytorch(pathlib.Path(sys.argv[2]).resolve()))
     found, wrong = set(), []
     for page in pages():
         old = page.read_text()

@@ -182,7 +182,7 @@ TEST_CASE("gate simulation: more than 99% of 1000 reruns pass", "[gate][simulati
 TEST_CASE("gate simulation: the two halves of a run are not SLOWER", "[gate][simulation]") {
   int failed = 0, trials = 0;
   std::vector<SpeedSample> samples = committed_samples("h200/single.jsonl", "cuda");
-  const std::vector<SpeedSample> peers = committed_samples("h200/beside-peer", "cuda");
+  const std::vector<SpeedSample> peers = committed_samples("h200/beside-pytorch", "cuda");
   samples.insert(samples.end(), peers.begin(), peers.end());
   for (const SpeedSample& sample : samples) {
     const auto middle = sample.step_ms.begin() + static_cast<std::ptrdiff_t>(sample.step_ms.size() / 2);

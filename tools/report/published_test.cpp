@@ -31,8 +31,8 @@ Record emulated_on_gpu(const std::string& recipe) {
 
 /// Returns a record of an MoE model with this many billions of parameters; `cuts`: what it
 /// lacks of its namesake.
-Record mixture(const std::string& recipe, double ms, const std::string& model, double billions,
-               const std::string& cuts = "") {
+Record moe_record(const std::string& recipe, double ms, const std::string& model, double billions,
+                  const std::string& cuts = "") {
   Record r = with(samples::gpu_record(recipe, ms), "model", model);
   MoeRecord moe;
   moe.routing = "balanced";
@@ -346,7 +346,7 @@ TEST_CASE("published section: an MoE model with fewer layers is compared in FLOP
           "[published][moe]") {
   std::vector<Record> records;
   for (const char* recipe : {"bf16", "tensorwise"})
-    records.push_back(with(mixture(recipe, 200, "qwen3-30b-a3b", 4.4, "6 of 48 layers"), "layers", 6));
+    records.push_back(with(moe_record(recipe, 200, "qwen3-30b-a3b", 4.4, "6 of 48 layers"), "layers", 6));
   const std::string text = published(records);
   INFO(text);
   for (const auto& [figure, source] : {std::pair{"277.0", "Framework A"}, {"241.0", "Framework B"}}) {
@@ -363,10 +363,10 @@ TEST_CASE("published section: an MoE model with fewer layers is compared in FLOP
   CHECK(contains(lines_with(text, "12,040").front(), "no counterpart"));
   CHECK(contains(lines_with(text, "12,040").front(), "qwen3-30b-a3b: no model of about that size"));
   // The complete model is compared in tokens/s as well.
-  const std::string whole = published({mixture("bf16", 200, "qwen3-30b-a3b", 30.5)});
+  const std::string whole = published({moe_record("bf16", 200, "qwen3-30b-a3b", 30.5)});
   CHECK(contains(lines_with(whole, "12,040").front(), "81,920"));
   CHECK_FALSE(contains(lines_with(whole, "277.0").front(), "layers"));
-  Record learned = mixture("bf16", 200, "qwen3-30b-a3b", 30.5);
+  Record learned = moe_record("bf16", 200, "qwen3-30b-a3b", 30.5);
   learned.moe->routing = "learned";
   CHECK(contains(lines_with(published({learned}), "277.0").front(), "routing balanced, here learned"));
   // A dense model with fewer layers no longer has the size in its name.
@@ -381,8 +381,8 @@ TEST_CASE(
   const std::string cuts = "plain attention instead of latent attention (MLA), no YaRN";
   std::vector<Record> records;
   for (const char* recipe : {"bf16", "blockwise", "blockwise_pow2"})
-    records.push_back(mixture(recipe, 250, "deepseek-v3-gqa", 680, cuts));
-  records.push_back(with(mixture("blockwise_pow2", 200, "deepseek-v3-gqa", 680, cuts), "flow", "on"));
+    records.push_back(moe_record(recipe, 250, "deepseek-v3-gqa", 680, cuts));
+  records.push_back(with(moe_record("blockwise_pow2", 200, "deepseek-v3-gqa", 680, cuts), "flow", "on"));
   for (Record& record : records) record.moe->ep = 16;
   const std::string text = published(records);
   INFO(text);
@@ -411,7 +411,7 @@ TEST_CASE(
 
 TEST_CASE("published section: MoE figures without counterpart share a line and are omitted for dense models",
           "[published][moe]") {
-  const std::string text = published({mixture("bf16", 250, "moe-4b-a1b", 3.7)});
+  const std::string text = published({moe_record("bf16", 250, "moe-4b-a1b", 3.7)});
   INFO(text);
   const auto lines = lines_with(text, "1,109, 939.0");
   REQUIRE(lines.size() == 1);
@@ -423,7 +423,7 @@ TEST_CASE("published section: MoE figures without counterpart share a line and a
 TEST_CASE("published section: a two-layer Scout model is compared with ours and emulated MXFP8 with nothing",
           "[published][moe]") {
   const std::string cuts = "text alone, no QK-norm; 2 of 48 layers";
-  Record scout = mixture("bf16", 250, "llama4-scout-gqa", 6.5, cuts);
+  Record scout = moe_record("bf16", 250, "llama4-scout-gqa", 6.5, cuts);
   scout = samples::redefined(with(scout, "layers", 2), &DefinitionRecord::model, "/layers", 2);
   Record emulated = emulated_on_gpu("mxfp8");
   emulated.moe = scout.moe, emulated.params = scout.params;

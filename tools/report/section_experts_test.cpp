@@ -7,7 +7,7 @@ using namespace precbench;
 namespace {
 
 /// Returns a record with four layers of 8 experts, top-2; routing takes 10% of the profiled step.
-Record mixture(const std::string& recipe, int gpus = 1) {
+Record moe_record(const std::string& recipe, int gpus = 1) {
   Record record = samples::gpu_record(recipe, 250);
   if (gpus > 1) samples::set_gpus(record, gpus);
   MoeRecord moe;
@@ -26,10 +26,10 @@ Record mixture(const std::string& recipe, int gpus = 1) {
 }  // namespace
 
 TEST_CASE("experts section: shows load and padding and dropped slots and routing time", "[sections][moe]") {
-  Record dropping = mixture("blockwise");
+  Record dropping = moe_record("blockwise");
   dropping.moe->rows.dropped = dropping.moe->rows.actual / 8;
   dropping.moe->rows.actual -= dropping.moe->rows.dropped;
-  const std::string text = section_of({mixture("bf16"), dropping}, "Experts");
+  const std::string text = section_of({moe_record("bf16"), dropping}, "Experts");
   INFO(text);
   CHECK(contains(text, "median load 1.50, worst load 2.25, idle experts 3, padding 25.0%"));
   CHECK(contains(text, "routing share 10.0%"));
@@ -41,15 +41,15 @@ TEST_CASE("experts section: shows load and padding and dropped slots and routing
 }
 
 TEST_CASE("experts section: dropped slots are a fraction of this rank's slots", "[sections][moe]") {
-  Record all_here = mixture("blockwise", 4);  // a quarter of the slots of each of four ranks
+  Record all_here = moe_record("blockwise", 4);  // a quarter of the slots of each of four ranks
   all_here.moe->rows.dropped = 0.75 * all_here.moe->rows.actual;
-  const std::string text = section_of({mixture("bf16", 4), all_here}, "Experts");
+  const std::string text = section_of({moe_record("bf16", 4), all_here}, "Experts");
   INFO(text);
   CHECK(contains(lines_with(text, "blockwise").front(), "75.0%"));
 }
 
 TEST_CASE("experts section: forced routing is named and explained", "[sections][moe]") {
-  Record learned = mixture("bf16"), one = with(mixture("bf16"), "routing", "one");
+  Record learned = moe_record("bf16"), one = with(moe_record("bf16"), "routing", "one");
   one.moe->routing = "one";
   one.moe->load.median = one.moe->load.max = 4.0;  // 8 experts, top-2
   one.moe->load.empty_experts = 24;                // six in each of four layers
@@ -66,7 +66,7 @@ TEST_CASE("experts section: forced routing is named and explained", "[sections][
 
 TEST_CASE("experts section: exchanged bytes are shown with predictions where they differ",
           "[sections][moe]") {
-  Record gather = mixture("bf16", 4), sync = mixture("blockwise", 4);
+  Record gather = moe_record("bf16", 4), sync = moe_record("blockwise", 4);
   gather.moe->bytes = ExchangeBytes{3e6, 2e6, 3e6, 2e6};
   sync.moe->bytes = ExchangeBytes{1.5e6, 1e6, 1.2e6, 1e6};
   gather.moe->ep = sync.moe->ep = 4;
@@ -82,7 +82,7 @@ TEST_CASE("experts section: exchanged bytes are shown with predictions where the
 }
 
 TEST_CASE("time section: routing is a class of an MoE step", "[sections][moe]") {
-  const std::string text = section_of({mixture("bf16"), mixture("blockwise")}, "Where the time goes");
+  const std::string text = section_of({moe_record("bf16"), moe_record("blockwise")}, "Where the time goes");
   INFO(text);
   CHECK(contains(text, "routing (ms)"));
   CHECK(contains(text, "rows to experts and back"));

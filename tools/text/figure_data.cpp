@@ -117,7 +117,7 @@ std::string Axis::plot() const { return plot_number("bottom", bottom) + plot_num
 std::string Axis::remark() const { return bottom > 0 ? " The vertical axis does not start at 0." : ""; }
 
 Axis axis_of(const std::vector<Series>& series) {
-  constexpr double kPadding = 0.12;      // margins above and below, relative to the range
+  constexpr double kPadding = 0.12;   // margins above and below, relative to the range
   constexpr double kLeastSpan = 0.1;  // relative to the highest value; less would magnify noise
   double low = std::numeric_limits<double>::infinity(), high = 0;
   for (const Series& one : series)

@@ -6,7 +6,7 @@
 //                                  timed alternately figure by figure
 //   grouped_bench SECONDS aims     only blockwise, at the shapes of the target figures, next to the targets
 //   grouped_bench -                answers lines of standard input, one figure each, so that another program
-//                                  can alternate with it (tools/peer/grouped_gemm.py):
+//                                  can alternate with it (tools/pytorch_baseline/grouped_gemm.py):
 //                                  RECIPE fprop|dgrad|wgrad EXPERTS ROWS N K bf16|f32|f32+
 //                                  recipe|fast|promoted SECONDS
 //

@@ -50,10 +50,10 @@ __device__ inline void rotated(float (&out)[8], const float (&own)[8], const flo
     }
   } else {
     const bool late = i >= rope / 2;
-    const Angles turn(angles + 16 * (late ? i - rope / 2 : i));
+    const Angles angle(angles + 16 * (late ? i - rope / 2 : i));
     const float sign = late == kInverse ? -1.0f : 1.0f;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) out[j] = own[j] * turn.cos[j] + sign * partner[j] * turn.sin[j];
+    for (int j = 0; j < 8; ++j) out[j] = own[j] * angle.cos[j] + sign * partner[j] * angle.sin[j];
   }
 }
 

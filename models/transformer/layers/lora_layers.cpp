@@ -66,9 +66,11 @@ void LoraLayers::fprop(std::int64_t layer, LinearRole role, const Tensor& y, con
   const Scope scope(step_.arena);
   const LoraMatrices& m = matrices(layer, role);
   const Tensor& inner = inner_[static_cast<int>(role)][layer];
-  step_.device.matmul({inner, plain_operand(x), plain_operand(a_of(m, weights(layer))), options_of(GemmRole::fprop, false)});
+  step_.device.matmul(
+      {inner, plain_operand(x), plain_operand(a_of(m, weights(layer))), options_of(GemmRole::fprop, false)});
   step_.scale(inner, scale_);
-  step_.device.matmul({y, plain_operand(inner), plain_operand(whole_b(layer, m)), options_of(GemmRole::fprop, true)});
+  step_.device.matmul(
+      {y, plain_operand(inner), plain_operand(whole_b(layer, m)), options_of(GemmRole::fprop, true)});
 }
 
 Tensor LoraLayers::inner_gradient(std::int64_t layer, LinearRole role, const Tensor& dy) {

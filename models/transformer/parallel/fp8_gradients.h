@@ -59,8 +59,9 @@ class Fp8Gradients {
   Comm* comm_;
   const Layout& layout_;
   bool round_sums_;
-  float headroom_ = 1;  ///< headroom of summed values: smallest power of two with headroom_^2 >= number of ranks
-  Layout parts_;    ///< the part of a unit that each rank sums
+  float headroom_ =
+      1;          ///< headroom of summed values: smallest power of two with headroom_^2 >= number of ranks
+  Layout parts_;  ///< the part of a unit that each rank sums
   ParameterScales scales_;                        ///< of the kept gradients
   std::unique_ptr<ParameterScales> sent_scales_;  ///< sharded: of the sent gradients
   Tensor staging_[2];                             ///< bf16: a block's gradient, and the edges'

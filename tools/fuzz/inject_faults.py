@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs one sweep in several processes, as torchrun would start them, and injects a fault into one or between them.
 
-    tools/fuzz/fault_storm.py [faults, default 10] [--seed N] [--program build/precbench_storm_node]
-    tools/fuzz/fault_storm.py 4 --program build/precbench --processes 2 --kind "kill a case"      on two GPUs
+    tools/fuzz/inject_faults.py [faults, default 10] [--seed N] [--program build/precbench_fault_node]
+    tools/fuzz/inject_faults.py 4 --program build/precbench --processes 2 --kind "kill a case"      on two GPUs
 
 Processes and their cases are killed, or stopped for a while or forever; strangers send garbage to the port during the
 rendezvous; the connection of one process runs through a proxy that hangs up. Every sweep must end within a bound and
@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 
-from storm import Storm, command_line, kill, rows
+from fault_injection import FaultInjection, command_line, kill, rows
 
 CASES = 5
 BOUND_S = 1800  # ends hanging processes; nothing else takes this long on any machine
@@ -94,13 +94,13 @@ class Proxy(threading.Thread):
                     return
 
 
-def real_hello(storm, program, folder):
+def real_hello(injection, program, folder):
     """Returns the first message that a process of this program sends to any listener."""
     port = free_port()
     with socket.create_server(("127.0.0.1", port + 1)) as listener:
         engine = {"RANK": "1", "WORLD_SIZE": str(Limits.processes), "LOCAL_RANK": "1",
                   "NCCL_COMM_ID": f"127.0.0.1:{port}", "PRECBENCH_SECRET": secrets.token_hex(16)}
-        process = storm.start([program, *sweep(), "--out", folder], f"{folder}.hello.log", engine)
+        process = injection.start([program, *sweep(), "--out", folder], f"{folder}.hello.log", engine)
         listener.settimeout(BOUND_S)
         with listener.accept()[0] as worker:
             worker.settimeout(BOUND_S)
@@ -154,8 +154,8 @@ def strangers(port, chance, real):
 class Processes:
     """The processes of a sweep, one per rank. The last one's connection goes through the proxy, if there is one."""
 
-    def __init__(self, storm, program, folder, chance, options=(), proxied=False, hostile=None):
-        self.storm, self.folder = storm, folder
+    def __init__(self, injection, program, folder, chance, options=(), proxied=False, hostile=None):
+        self.injection, self.folder = injection, folder
         port, self.said = free_port(), None
         self.proxy = Proxy(port + 1) if proxied else None
         secret = secrets.token_hex(16)
@@ -163,7 +163,7 @@ class Processes:
         def start(rank, meeting_port):
             engine = {"RANK": str(rank), "WORLD_SIZE": str(Limits.processes), "LOCAL_RANK": str(rank),
                       "NCCL_COMM_ID": f"127.0.0.1:{meeting_port}", "PRECBENCH_SECRET": secret}
-            return storm.start([program, *sweep(), "--out", folder, *options], f"{folder}.{rank}.log", engine)
+            return injection.start([program, *sweep(), "--out", folder, *options], f"{folder}.{rank}.log", engine)
 
         self.processes = [start(0, port)]
         guests = []
@@ -196,24 +196,24 @@ class Processes:
             return []
 
     def end(self, what):
-        return self.storm.wait(self.processes, BOUND_S, what)
+        return self.injection.wait(self.processes, BOUND_S, what)
 
 
-def all_rows(storm, folder, what):
+def all_rows(injection, folder, what):
     found = rows(folder)
     seeds = sorted(row["case"]["seed"] for row in found)
     if seeds != list(range(1, CASES + 1)):
-        storm.violation(f"{what}: the rows are of the cases {seeds}")
+        injection.violation(f"{what}: the rows are of the cases {seeds}")
     for row in found:
         if row["status"] != "ok":
-            storm.violation(f"{what}: a row is {row['status']}: {row['error']}")
+            injection.violation(f"{what}: a row is {row['status']}: {row['error']}")
 
 
-def disturb(storm, program, folder, chance, number, seed, kind, usual_s, hello):
+def disturb(injection, program, folder, chance, number, seed, kind, usual_s, hello):
     """Runs one sweep with one fault of a kind. `hello`: of this build, for strangers."""
     begin = time.monotonic()
     what = f"fault {number} (--seed {seed}), {kind}"
-    ranks = Processes(storm, program, folder, chance, proxied=kind == "hang up",
+    ranks = Processes(injection, program, folder, chance, proxied=kind == "hang up",
                       hostile=hello if kind == "strangers" else None)
     if ranks.said:
         what += f": {ranks.said}"
@@ -222,7 +222,7 @@ def disturb(storm, program, folder, chance, number, seed, kind, usual_s, hello):
     going = kind == "strangers" or ranks.under_way(1, BOUND_S)
     time.sleep(chance.uniform(0, 0.3))
     if not going:
-        storm.violation(f"{what}: it ended, or stood still, before there was a fault")
+        injection.violation(f"{what}: it ended, or stood still, before there was a fault")
     elif kind == "kill":
         kill(process, signal.SIGKILL)
     elif kind == "kill a case":
@@ -236,7 +236,7 @@ def disturb(storm, program, folder, chance, number, seed, kind, usual_s, hello):
         kill(ranks.processes[rank].pid, signal.SIGSTOP)
         what += f" of process {rank}"
         others = [p for p in ranks.processes if p is not ranks.processes[rank]]
-        storm.wait(others, BOUND_S, what)
+        injection.wait(others, BOUND_S, what)
         kill(ranks.processes[rank].pid, signal.SIGCONT)
     elif kind == "stop and go on":
         kill(process, signal.SIGSTOP)
@@ -245,23 +245,23 @@ def disturb(storm, program, folder, chance, number, seed, kind, usual_s, hello):
     elif kind == "hang up":
         ranks.proxy.dropped.set()
     statuses = ranks.end(what)
-    storm.no_orphans(what)
+    injection.no_orphans(what)
     print(f"{what}: exit statuses {statuses}, rows {[row['error'] or row['status'] for row in rows(folder)]}", flush=True)
     if kind in ("strangers", "stop and go on"):
         if any(statuses):
-            storm.violation(f"{what}: exit statuses {statuses}")
-        all_rows(storm, folder, what)
+            injection.violation(f"{what}: exit statuses {statuses}")
+        all_rows(injection, folder, what)
     if kind == "strangers" and time.monotonic() - begin > usual_s + Limits.delay:
-        storm.violation(f"{what}: it took {time.monotonic() - begin:.1f} s, and {usual_s:.1f} s with nobody there")
+        injection.violation(f"{what}: it took {time.monotonic() - begin:.1f} s, and {usual_s:.1f} s with nobody there")
 
 
-def undisturbed(storm, program, folder, chance, what, options=()):
+def undisturbed(injection, program, folder, chance, what, options=()):
     """Checks that an undisturbed run completes all rows, whatever existed before."""
-    statuses = Processes(storm, program, folder, chance, options).end(what)
-    storm.no_orphans(what)
+    statuses = Processes(injection, program, folder, chance, options).end(what)
+    injection.no_orphans(what)
     if any(statuses):
-        storm.violation(f"{what}: exit statuses {statuses}")
-    all_rows(storm, folder, what)
+        injection.violation(f"{what}: exit statuses {statuses}")
+    all_rows(injection, folder, what)
 
 
 def main():
@@ -269,28 +269,28 @@ def main():
         parser.add_argument("--processes", type=int, default=3, help="ranks, of a GPU each (default 3)")
         parser.add_argument("--kind", choices=KINDS, action="append", help="only faults of this kind; repeatable (default all)")
 
-    faults, program, seed, chance, arguments = command_line(__doc__, "faults", 10, "precbench_storm_node", more)
+    faults, program, seed, chance, arguments = command_line(__doc__, "faults", 10, "precbench_fault_node", more)
     Limits.processes = arguments.processes
-    storm = Storm()
+    injection = FaultInjection()
     begin, kinds = time.monotonic(), {}
-    undisturbed(storm, program, os.path.join(storm.folder, "straight"), chance, "straight")
+    undisturbed(injection, program, os.path.join(injection.folder, "straight"), chance, "straight")
     usual_s = time.monotonic() - begin
     Limits.measured(usual_s)
-    hello = real_hello(storm, program, os.path.join(storm.folder, "stranger"))
+    hello = real_hello(injection, program, os.path.join(injection.folder, "stranger"))
     for number in range(faults):
-        folder = os.path.join(storm.folder, f"sweep{number}")
+        folder = os.path.join(injection.folder, f"sweep{number}")
         if arguments.kind:
             kind = arguments.kind[number % len(arguments.kind)]
         else:
             kind = chance.choices(KINDS, CHANCES)[0]
-        disturb(storm, program, folder, chance, number, seed, kind, usual_s, hello)
+        disturb(injection, program, folder, chance, number, seed, kind, usual_s, hello)
         kinds[kind] = kinds.get(kind, 0) + 1
-        undisturbed(storm, program, folder, chance, f"fault {number} (--seed {seed}), {kind}, the restart",
+        undisturbed(injection, program, folder, chance, f"fault {number} (--seed {seed}), {kind}, the restart",
                     ["--retry-failed"])
-        if len(storm.violations) >= 10:
+        if len(injection.violations) >= 10:
             break
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    sys.exit(storm.finish(f"fault storm: {sum(kinds.values())} faults ({counts}), {time.monotonic() - begin:.0f} s"))
+    sys.exit(injection.finish(f"fault injection: {sum(kinds.values())} faults ({counts}), {time.monotonic() - begin:.0f} s"))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Compares the CPU device with PyTorch on this machine: tokens/s of the bf16 step against the compiled
-# FP32 baseline (peer_torch.py), and the step time of every quantized recipe relative to bf16. Model
+# FP32 baseline (pytorch_step.py), and the step time of every quantized recipe relative to bf16. Model
 # tiny, batch 8 x 128.
 #
-#   tools/peer/bench_cpu_peer.sh                     # after a build; a Python with torch as $PYTHON or python3
-#   THREADS=4 PAIRS=9 BUILD=build-release tools/peer/bench_cpu_peer.sh
+#   tools/pytorch_baseline/bench_cpu_pytorch.sh                     # after a build; a Python with torch as $PYTHON or python3
+#   THREADS=4 PAIRS=9 BUILD=build-release tools/pytorch_baseline/bench_cpu_pytorch.sh
 #
 # Other programs slow the machine down for seconds at a time, so ratios only compare runs close in time. Runs
 # form pairs: a short run of bf16 and one of the other side, back to back, in alternating order. The ratio of
@@ -50,11 +50,11 @@ def ours(recipe):
     return record["timing"]["min_ms"]
 
 
-def peer():
-    line = json.loads(output([sys.executable, "tools/peer/peer_torch.py", "--device", "cpu", "--steps", str(STEPS),
+def pytorch():
+    line = json.loads(output([sys.executable, "tools/pytorch_baseline/pytorch_step.py", "--device", "cpu", "--steps", str(STEPS),
                               "--warmup", "12", f"tiny:fp32:{BATCH}:{SEQ}"]))
     if "error" in line:
-        sys.exit(f"the peer failed: {line['error']}")
+        sys.exit(f"PyTorch failed: {line['error']}")
     return line["min_ms"]
 
 
@@ -69,7 +69,7 @@ def pairs(name, other):
     return times
 
 
-measured = {"PyTorch FP32": pairs("PyTorch", peer)}
+measured = {"PyTorch FP32": pairs("PyTorch", pytorch)}
 for recipe in RECIPES:
     measured[recipe] = pairs(recipe, lambda: ours(recipe))
 
@@ -86,6 +86,6 @@ for name, times in measured.items():
     speed = f"{tokens / fastest * 1e3:10.0f}" if name == "PyTorch FP32" else f"{'':10}"  # emulated: a cost, no speed
     print(f"{name:26}{fastest:8.2f}{speed}   {medians[name]:.2f}x the time ({min(ratios):.2f} to {max(ratios):.2f})")
 slowest = max(medians[recipe] for recipe in RECIPES)
-print(f"bf16 at least as fast as the peer: {'yes' if medians['PyTorch FP32'] >= 1 else 'NO'}")
+print(f"bf16 at least as fast as PyTorch: {'yes' if medians['PyTorch FP32'] >= 1 else 'NO'}")
 print(f"emulation at most 2x the bf16 step: {'yes' if slowest <= 2 else 'NO'} ({slowest:.2f}x)")
 EOF

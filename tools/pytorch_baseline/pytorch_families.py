@@ -1,4 +1,4 @@
-"""Transformers' implementation of a model family as the PyTorch baseline, for peer_torch.py: the model of
+"""Transformers' implementation of a model family as the PyTorch baseline, for pytorch_step.py: the model of
 configs/NAME.json, which precbench reads too."""
 import pathlib
 
@@ -15,7 +15,7 @@ def family_names():
 
 
 class Family(nn.Module):
-    """A causal language model of Transformers with the interface of peer_model.Model."""
+    """A causal language model of Transformers with the interface of pytorch_model.Model."""
 
     def __init__(self, name, attention=None):
         """`name`: NAME, or NAME/LAYERS for the first blocks. `attention`: Transformers' name of an implementation; the

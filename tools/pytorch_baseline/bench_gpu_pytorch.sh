@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Compares the CUDA device with PyTorch + torch.compile + torchao (peer_torch.py) on one GPU,
+# Compares the CUDA device with PyTorch + torch.compile + torchao (pytorch_step.py) on one GPU,
 # alternating: at each shape a recipe of PyTorch, then precbench's of the same name. Settings as
 # in bench/sweeps/h200-single.toml: BF16 weights, gradients and moments, no clipping, no
 # recompute, lm_head in BF16.
 #
-#   tools/peer/bench_gpu_peer.sh                            # after a build; a Python with torch and torchao as $PYTHON or python3
-#   OUT=out/beside tools/peer/bench_gpu_peer.sh 8b:1:4096   # one shape: PyTorch model name, batch, sequence length
+#   tools/pytorch_baseline/bench_gpu_pytorch.sh                            # after a build; a Python with torch and torchao as $PYTHON or python3
+#   OUT=out/beside tools/pytorch_baseline/bench_gpu_pytorch.sh 8b:1:4096   # one shape: PyTorch model name, batch, sequence length
 #                                                           # and, if a step has several, its passes
-#   OUT=out/beside-experts tools/peer/bench_gpu_peer.sh moe-4b-a1b:2:4096 qwen3-30b-a3b/6:2:4096   # second one: 6 blocks
-#   OUT=out/blocks tools/peer/bench_gpu_peer.sh moe-4b-a1b/1:2:4096 moe-4b-a1b/5:2:4096            # isolates one block
-#   OUT=out/families tools/peer/bench_gpu_peer.sh gemma-3-4b:1:4096 gpt-oss-20b/6:1:4096           # Transformers' models (configs/)
+#   OUT=out/beside-experts tools/pytorch_baseline/bench_gpu_pytorch.sh moe-4b-a1b:2:4096 qwen3-30b-a3b/6:2:4096   # second one: 6 blocks
+#   OUT=out/blocks tools/pytorch_baseline/bench_gpu_pytorch.sh moe-4b-a1b/1:2:4096 moe-4b-a1b/5:2:4096            # isolates one block
+#   OUT=out/families tools/pytorch_baseline/bench_gpu_pytorch.sh gemma-3-4b:1:4096 gpt-oss-20b/6:1:4096           # Transformers' models (configs/)
 #
 # Shapes of published results: 8b:1:8192:16 is Megatron's for tokens/s, 7b:16:1024:32 is llm.q's for
 # Qwen2.5 (524,288 tokens per step). $ROUTING selects expert routing on both sides, balanced or learned,
 # without auxiliary loss; Transformers' models always route by their router. $RECIPES are PyTorch's recipe
 # names; $TIME_LIMIT is the sampling time of a precbench case in seconds.
 #
-# Writes $OUT/records.jsonl and $OUT/peer.ndjson, and prints a table of both (tools/ci/readme_tables.py
-# --beside-peer $OUT prints it again). PyTorch's step is timed by the host around Python that launches
+# Writes $OUT/records.jsonl and $OUT/pytorch.ndjson, and prints a table of both (tools/ci/readme_tables.py
+# --beside-pytorch $OUT prints it again). PyTorch's step is timed by the host around Python that launches
 # compiled blocks, as users run it; precbench's by the device around a CUDA graph. At small shapes much of the
 # difference is launch overhead.
 set -euo pipefail
@@ -25,7 +25,7 @@ cd "$(dirname "$0")/../.."
 
 precbench=${BUILD:-build}/precbench
 python=${PYTHON:-python3}
-out=${OUT:-out/beside-peer}
+out=${OUT:-out/beside-pytorch}
 [ $# -gt 0 ] || set -- 8b:1:8192 8b:1:4096 3b:1:4096 1b:1:2048 1b:8:2048
 
 if [ ! -x "$precbench" ]; then
@@ -41,11 +41,11 @@ fi
 declare -A models=([8b]=llama3.1-8b [3b]=llama3.2-3b [1b]=llama3.2-1b [7b]=qwen2.5-7b [1.5b]=qwen2.5-1.5b
   [moe-4b-a1b]=moe-4b-a1b [qwen3-30b-a3b]=qwen3-30b-a3b [olmoe-1b-7b]=olmoe-1b-7b [mixtral-8x7b]=mixtral-8x7b)
 declare -A routing=()    # of models with experts
-declare -A converted=()  # models whose experts peer_torch.py converts
+declare -A converted=()  # models whose experts pytorch_step.py converts
 for model in moe-4b-a1b qwen3-30b-a3b olmoe-1b-7b mixtral-8x7b; do
   routing[$model]=${ROUTING:-balanced} converted[$model]=yes
 done
-for config in tools/peer/configs/*.json; do
+for config in tools/pytorch_baseline/configs/*.json; do
   model=$(basename "$config" .json)
   models[$model]=$model
   ! grep -q experts "$config" || routing[$model]=learned
@@ -65,7 +65,7 @@ for shape in "$@"; do fields_of "$shape"; done
 
 mkdir -p "$out"
 exec 3>&1
-coproc peer { exec "$python" tools/peer/peer_torch.py --routing "${ROUTING:-balanced}" - 2>&3; }
+coproc pytorch { exec "$python" tools/pytorch_baseline/pytorch_step.py --routing "${ROUTING:-balanced}" - 2>&3; }
 for shape in "$@"; do
   fields_of "$shape"
   passes=${passes:-1}
@@ -75,9 +75,9 @@ for shape in "$@"; do
   for recipe in $recipes; do
     # PyTorch has neither blockwise linears that compile nor tensorwise experts. Transformers' experts stay in BF16.
     if [[ $recipe != blockwise && ($recipe != tensorwise* || -z ${converted[$model]:-}) ]]; then
-      echo "$size:$recipe:$batch:$seq:$passes" >&"${peer[1]}"
-      read -r line <&"${peer[0]}"
-      tee -a "$out/peer.ndjson" <<<"$line"
+      echo "$size:$recipe:$batch:$seq:$passes" >&"${pytorch[1]}"
+      read -r line <&"${pytorch[0]}"
+      tee -a "$out/pytorch.ndjson" <<<"$line"
     fi
     # Exit status 1: a case failed, which is recorded. Existing results are not measured again.
     "$precbench" sweep --device cuda --model "${models[$model]}" --batch "$batch" --seq "$seq" --accumulation "$passes" --gpus 1 \
@@ -86,4 +86,4 @@ for shape in "$@"; do
   done
 done
 
-tools/ci/readme_tables.py --beside-peer "$out"
+tools/ci/readme_tables.py --beside-pytorch "$out"

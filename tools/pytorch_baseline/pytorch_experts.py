@@ -1,4 +1,4 @@
-"""MoE layer in PyTorch, for peer_torch.py: routing, permutation by expert, grouped GEMMs.
+"""MoE layer in PyTorch, for pytorch_step.py: routing, permutation by expert, grouped GEMMs.
 
 The grouped GEMMs are PyTorch's own: torch._grouped_mm in BF16, and torchao's differentiable
 torch._scaled_grouped_mm in the recipe rowwise, which requires every expert's row count to be a multiple of

@@ -1,4 +1,4 @@
-"""Shared by the storm tests: processes that can be found again, and the rows written by a sweep."""
+"""Shared by inject_faults.py and inject_kills.py: processes that can be found again, and the rows written by a sweep."""
 import argparse
 import json
 import os
@@ -11,7 +11,7 @@ import tempfile
 import time
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-MARK = "PRECBENCH_STORM"
+MARK = "PRECBENCH_INJECTION"
 
 
 def command_line(doc, what, default, program, more=lambda parser: None):
@@ -26,12 +26,12 @@ def command_line(doc, what, default, program, more=lambda parser: None):
     return getattr(arguments, what), arguments.program, arguments.seed, random.Random(arguments.seed), arguments
 
 
-class Storm:
+class FaultInjection:
     """A folder, a mark in the environment of every process started here, and the violations found."""
 
     def __init__(self):
         self.mark = secrets.token_hex(8)
-        self.folder = tempfile.mkdtemp(prefix="precbench-storm-")
+        self.folder = tempfile.mkdtemp(prefix="precbench-faults-")
         self.violations = []
 
     def start(self, command, log, environment={}):
@@ -43,7 +43,7 @@ class Storm:
                                     start_new_session=True)
 
     def ours(self):
-        """Returns all live processes of this storm except zombies, whoever their parent is."""
+        """Returns all live processes of this injection except zombies, whoever their parent is."""
         wanted, found = f"{MARK}={self.mark}".encode(), []
         for entry in filter(str.isdigit, os.listdir("/proc")):
             try:

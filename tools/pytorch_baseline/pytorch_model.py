@@ -1,4 +1,4 @@
-"""Model of the PyTorch baseline, for peer_torch.py: Llama, Qwen2.5's biases, Qwen3's or OLMoE's q and k
+"""Model of the PyTorch baseline, for pytorch_step.py: Llama, Qwen2.5's biases, Qwen3's or OLMoE's q and k
 norms, and MoE layers."""
 import dataclasses
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from peer_experts import Experts
+from pytorch_experts import Experts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// A process of a multi-process sweep for fault_storm.py: the program's own sweep, coordinator and worker,
+// A process of a multi-process sweep for inject_faults.py: the program's own sweep, coordinator and worker,
 // with cases that only sleep, because the processes are under test. Takes the flags of `precbench sweep`;
 // --device cuda, which multi-process sweeps require, opens no GPU here.
 #include <CLI/CLI.hpp>
@@ -22,7 +22,7 @@ precbench::Record idle(const precbench::Case& c, const precbench::NodeShare&, pr
 
 int main(int argc, char** argv) {
   using namespace precbench;
-  CLI::App app("A process of a sweep whose cases are idle.", "precbench_storm_node");
+  CLI::App app("A process of a sweep whose cases are idle.", "precbench_fault_node");
   SweepCommand command;
   command.options.child = {"/proc/self/exe", "run-case"};
   const CLI::App* sweep_sub = add_sweep_command(app, command);

@@ -2,7 +2,7 @@
 """Tests that the PyTorch baseline's step is precbench's: its loss and every gradient, for the same initial
 weights and text.
 
-Usage: tools/peer/peer_test.py [PRECBENCH, default build/precbench]
+Usage: tools/pytorch_baseline/pytorch_baseline_test.py [PRECBENCH, default build/precbench]
 
 Skipped without torch or safetensors, as the program itself needs none.
 """
@@ -13,13 +13,13 @@ try:
     import torch
     from safetensors.torch import load_file
 except ImportError as error:
-    print(f"tools/peer/peer_test.py: skipped: {error}")
+    print(f"tools/pytorch_baseline/pytorch_baseline_test.py: skipped: {error}")
     sys.exit(0)
 
-from peer_families import Family, family_names
-from peer_model import MODELS, Model, Shape, rope_angles
-import peer_torch
-from peer_torch import convert
+from pytorch_families import Family, family_names
+from pytorch_model import MODELS, Model, Shape, rope_angles
+import pytorch_step
+from pytorch_step import convert
 
 PRECBENCH = pathlib.Path(__file__).resolve().parents[2] / "build/precbench"
 B, T = 2, 128
@@ -42,7 +42,7 @@ NAMES = {"wq": "self_attn.q_proj", "wk": "self_attn.k_proj", "wv": "self_attn.v_
          "ffn.w1": "mlp.gate_proj", "ffn.w3": "mlp.up_proj", "ffn.w2": "mlp.down_proj", "ffn.router": "mlp.gate"}
 
 
-def of_peer(name, tensors, experts):
+def as_pytorch(name, tensors, experts):
     """Returns a baseline parameter from tensors under precbench's names."""
     whole = {"emb.weight": "model.embed_tokens.weight", "norm.w": "model.norm.weight", "out.weight": "lm_head.weight"}
     if name in whole:
@@ -72,14 +72,14 @@ def our_step(folder, model, *flags):
             torch.tensor(list((folder / "text").read_bytes())))
 
 
-def peer_step(shape, weights, words, change, device):
+def pytorch_gradients(shape, weights, words, change, device):
     """Returns loss and gradients in BF16; `change` is applied to the model first."""
     torch.set_default_dtype(torch.bfloat16)
     model = Model(shape)
     torch.set_default_dtype(torch.float32)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(of_peer(name, weights, shape.experts))
+            p.copy_(as_pytorch(name, weights, shape.experts))
     for experts in model.experts():
         experts.forced = True
     model.to(device)
@@ -93,10 +93,10 @@ def peer_step(shape, weights, words, change, device):
 
 def distance(shape, ours, words, weights, grads, change, device):
     """Returns the relative differences of the losses and of the worst gradient."""
-    loss, theirs = peer_step(shape, weights, words, change, device)
+    loss, theirs = pytorch_gradients(shape, weights, words, change, device)
     apart = []
     for name, g in theirs.items():
-        exact = of_peer(name, grads, shape.experts)
+        exact = as_pytorch(name, grads, shape.experts)
         apart.append(((g - exact).norm() / exact.norm()).item())
     return abs(loss / ours - 1), max(apart)
 
@@ -223,8 +223,8 @@ class Apart(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "output"
             with path.open("w") as output, contextlib.redirect_stdout(output), \
-                 mock.patch.object(peer_torch, "attempt", lambda *_: body()):
-                peer_torch.attempt_apart("1b:bf16:1:8", None, None)
+                 mock.patch.object(pytorch_step, "attempt", lambda *_: body()):
+                pytorch_step.attempt_apart("1b:bf16:1:8", None, None)
             return path.read_text()
 
     def test_its_line_waits_for_its_end(self):

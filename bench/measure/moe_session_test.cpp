@@ -23,7 +23,7 @@ using namespace precbench;
 
 namespace {
 
-Case mixture_case(const char* model = "tiny-moe-shared") {
+Case moe_case(const char* model = "tiny-moe-shared") {
   setenv("OMP_NUM_THREADS", "1", 1);
   Case c;
   c.model = model;
@@ -38,10 +38,10 @@ Case mixture_case(const char* model = "tiny-moe-shared") {
 
 }  // namespace
 
-TEST_CASE("run_case: a mixture trains and its record describes the routing", "[session][moe]") {
+TEST_CASE("run_case: an MoE model trains and its record describes the routing", "[session][moe]") {
   for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"}) {
     INFO(recipe);
-    Case c = mixture_case();
+    Case c = moe_case();
     c.recipe = recipe;
     c.accumulation = 2;
     const Record record = run_case(resolve(c));
@@ -72,7 +72,7 @@ TEST_CASE("run_case: a mixture trains and its record describes the routing", "[s
 }
 
 TEST_CASE("run_case: a dense model's record has no MoE keys", "[session][moe]") {
-  Case c = mixture_case("tiny");
+  Case c = moe_case("tiny");
   const nlohmann::ordered_json json = run_case(resolve(c));
   CHECK_FALSE(json.contains("moe"));
   CHECK_FALSE(json.contains("params"));
@@ -80,7 +80,7 @@ TEST_CASE("run_case: a dense model's record has no MoE keys", "[session][moe]") 
 }
 
 TEST_CASE("run_case: forced and dropped slots are in the record", "[session][moe]") {
-  Case c = mixture_case("tiny-moe");
+  Case c = moe_case("tiny-moe");
   c.routing = "one";
   c.capacity = 1.5;
   const Record record = run_case(resolve(c));
@@ -96,7 +96,7 @@ TEST_CASE("run_case: forced and dropped slots are in the record", "[session][moe
 }
 
 TEST_CASE("run_case: an unlimited capacity drops nothing", "[session][moe]") {
-  Case c = mixture_case("tiny-moe");
+  Case c = moe_case("tiny-moe");
   c.capacity = 1e300;
   const Record record = run_case(resolve(c));
   REQUIRE(record.status == Status::ok);
@@ -107,10 +107,10 @@ TEST_CASE("run_case: an unlimited capacity drops nothing", "[session][moe]") {
 
 namespace {
 
-/// Writes weights for mixture_case("tiny-moe") with NaN embeddings for words [first, first + words). Returns
+/// Writes weights for moe_case("tiny-moe") with NaN embeddings for words [first, first + words). Returns
 /// the path.
 std::string broken_weights(const TempDirectory& directory, std::int64_t first, std::int64_t words) {
-  Case c = mixture_case("tiny-moe");
+  Case c = moe_case("tiny-moe");
   c.steps = 1;
   c.save_final = (directory.path() / "sound.safetensors").string();
   REQUIRE(run_case(resolve(c)).status == Status::ok);
@@ -172,7 +172,7 @@ void check_line_names(const Case& c, const TokenPlace& place) {
 TEST_CASE("run_case: router logits that are NaN end a case with an error that names a token",
           "[session][moe]") {
   const TempDirectory directory;
-  Case c = mixture_case("tiny-moe");
+  Case c = moe_case("tiny-moe");
   c.init_from = broken_weights(directory, 0, resolve(c).model.vocab);
   for (const int ranks : {1, 2}) {
     INFO("ep " << ranks);
@@ -186,7 +186,7 @@ TEST_CASE("run_case: router logits that are NaN from mid-sequence on name the fi
   for (const int ranks : {1, 2}) {
     INFO("ep " << ranks);
     const TempDirectory directory;
-    Case c = mixture_case("tiny-moe");
+    Case c = moe_case("tiny-moe");
     c.gpus = c.ep = ranks;
     const TokenPlace place = lone_word(c);
     c.init_from = broken_weights(directory, place.word, 1);
@@ -194,11 +194,11 @@ TEST_CASE("run_case: router logits that are NaN from mid-sequence on name the fi
   }
 }
 
-TEST_CASE("dry_run: the FLOPs of a mixture equal the closed form", "[predict][moe]") {
+TEST_CASE("dry_run: the FLOPs of an MoE model equal the closed form", "[predict][moe]") {
   for (const char* model :
        {"tiny-moe", "tiny-moe-shared", "qwen3-30b-a3b", "deepseek-v2-lite-gqa", "llama4-scout"}) {
     INFO(model);
-    Case c = mixture_case(model);
+    Case c = moe_case(model);
     c.seq = 1024;
     const Plan plan = resolve(c);
     const DryRun accounts = dry_run(plan, nullptr);
@@ -206,9 +206,9 @@ TEST_CASE("dry_run: the FLOPs of a mixture equal the closed form", "[predict][mo
   }
 }
 
-TEST_CASE("run_case: a mixture trains alike in any sharding", "[rank][moe]") {
+TEST_CASE("run_case: an MoE model trains alike in any sharding", "[rank][moe]") {
   const auto losses = [](const char* parallel, int gpus, int batch) {
-    Case c = mixture_case();
+    Case c = moe_case();
     c.parallel = parallel;
     c.gpus = gpus;
     c.batch = batch;
@@ -225,14 +225,14 @@ TEST_CASE("run_case: a mixture trains alike in any sharding", "[rank][moe]") {
   }
 }
 
-TEST_CASE("run_case: a mixture's weights are saved and loaded and wrong files are refused",
+TEST_CASE("run_case: an MoE model's weights are saved and loaded and wrong files are refused",
           "[session][moe]") {
   const TempDirectory directory;
-  Case c = mixture_case();
+  Case c = moe_case();
   c.save_final = (directory.path() / "final.safetensors").string();
   const Record first = run_case(resolve(c));
   REQUIRE(first.status == Status::ok);
-  Case next = mixture_case();
+  Case next = moe_case();
   next.init_from = c.save_final;
   next.steps = 1;
   const Record second = run_case(resolve(next));
@@ -264,12 +264,12 @@ TEST_CASE("run_case: a mixture's weights are saved and loaded and wrong files ar
                  "holds all experts in one tensor; one tensor per expert is expected"));
 }
 
-TEST_CASE("run_case: a mixture resumes from its checkpoint with the same bits including route biases",
+TEST_CASE("run_case: an MoE model resumes from its checkpoint with the same bits including route biases",
           "[checkpoint][moe]") {
   const TempDirectory directory;
   for (const auto& [parallel, ep] : {std::pair{"ddp", 1}, {"fsdp", 1}, {"ddp", 2}, {"fsdp", 2}}) {
     INFO(parallel << ", ep " << ep);
-    Case c = mixture_case();
+    Case c = moe_case();
     c.gpus = 2 * ep, c.ep = ep, c.parallel = parallel, c.batch = 1;
     const Record straight = run_ok(c);
     c = with_checkpoints(c, directory / (parallel + std::to_string(ep)), 2);

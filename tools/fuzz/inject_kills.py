@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills a small sweep repeatedly at random moments and restarts it: no row may be lost, duplicated or changed.
 
-    tools/fuzz/kill_storm.py [kills, default 40] [--seed N] [--program build/precbench]
+    tools/fuzz/inject_kills.py [kills, default 40] [--seed N] [--program build/precbench]
 
 Each run of the sweep receives one signal (SIGKILL, SIGTERM or SIGINT), sent to the sweep, the process of its case, both,
 or the group. It must end soon, leave no process, and neither lose nor repeat existing rows. Once all rows exist, or after
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from storm import Storm, command_line, kill, rows
+from fault_injection import FaultInjection, command_line, kill, rows
 
 HANG_S = 1800  # ends hanging processes; nothing else takes this long on any machine
 STARTS = 8  # runs of one sweep before it may finish
@@ -34,27 +34,27 @@ def lost(before, now):
     return [case for case in before if now.get(case) != before[case]]
 
 
-def undisturbed(storm, sweep, folder, options, what):
+def undisturbed(injection, sweep, folder, options, what):
     """Runs the sweep to its end and returns its rows."""
-    status = storm.wait([sweep(folder, options)], HANG_S, what)[0]
+    status = injection.wait([sweep(folder, options)], HANG_S, what)[0]
     if status != 0:
-        storm.violation(f"{what}: exit status {status} of the run that nobody disturbed")
-    storm.no_orphans(what)
+        injection.violation(f"{what}: exit status {status} of the run that nobody disturbed")
+    injection.no_orphans(what)
     found = rows(folder)
     ids = [row["id"] for row in found]
     if len(ids) != len(set(ids)):
-        storm.violation(f"{what}: {len(ids)} rows of {len(set(ids))} cases")
+        injection.violation(f"{what}: {len(ids)} rows of {len(set(ids))} cases")
     for row in found:
         if row["status"] != "ok":
-            storm.violation(f"{what}: a row is {row['status']}: {row['error']}")
+            injection.violation(f"{what}: a row is {row['status']}: {row['error']}")
     return finished(folder)
 
 
-def hit(storm, process, chance):
+def hit(injection, process, chance):
     """Sends one signal to one victim."""
     victim = chance.choice(["sweep", "case", "both", "group"])
     number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-    others = [pid for pid in storm.ours() if pid != process.pid]
+    others = [pid for pid in injection.ours() if pid != process.pid]
     if victim == "group":
         try:
             os.killpg(process.pid, number)
@@ -70,22 +70,22 @@ def hit(storm, process, chance):
 
 def main():
     wanted_kills, program, seed, chance, _ = command_line(__doc__, "kills", 40, "precbench")
-    storm = Storm()
+    injection = FaultInjection()
     begin = time.monotonic()
 
     def sweep(folder, options):
-        return storm.start([program, *SWEEP, "--out", folder, *options], folder + ".log")
+        return injection.start([program, *SWEEP, "--out", folder, *options], folder + ".log")
 
     reference, length = {}, {}
     for mode in ([], ["--interleave"]):
         start = time.monotonic()
-        folder = os.path.join(storm.folder, f"straight{len(mode)}")
-        reference[bool(mode)] = undisturbed(storm, sweep, folder, mode, "straight")
+        folder = os.path.join(injection.folder, f"straight{len(mode)}")
+        reference[bool(mode)] = undisturbed(injection, sweep, folder, mode, "straight")
         length[bool(mode)] = time.monotonic() - start
 
     kills = sweeps = starts = 0
-    while kills < wanted_kills and len(storm.violations) < 10:
-        folder = os.path.join(storm.folder, f"sweep{sweeps}")
+    while kills < wanted_kills and len(injection.violations) < 10:
+        folder = os.path.join(injection.folder, f"sweep{sweeps}")
         mode = ["--interleave"] if sweeps % 3 == 2 else []
         sweeps += 1
         wanted, known = reference[bool(mode)], {}
@@ -97,21 +97,21 @@ def main():
             time.sleep(chance.uniform(0, length[bool(mode)] * (1 - len(known) / len(wanted))))
             what = f"sweep {sweeps} (--seed {seed})"
             if process.poll() is None:  # after its end the pid may belong to another process
-                what += f", {hit(storm, process, chance)}"
+                what += f", {hit(injection, process, chance)}"
                 kills += 1
-            storm.wait([process], HANG_S, what)
-            storm.no_orphans(what)
+            injection.wait([process], HANG_S, what)
+            injection.no_orphans(what)
             now = finished(folder)
             for case in lost(known, now):
-                storm.violation(f"{what}: the row of {case} was there and is not, or is another")
+                injection.violation(f"{what}: the row of {case} was there and is not, or is another")
             known = now
         # A case whose process was hit twice may be recorded as crashed.
-        found = undisturbed(storm, sweep, folder, [*mode, "--retry-failed"], f"sweep {sweeps} (--seed {seed}), the end")
+        found = undisturbed(injection, sweep, folder, [*mode, "--retry-failed"], f"sweep {sweeps} (--seed {seed}), the end")
         if losses(found) != losses(wanted) or lost(known, found):
-            storm.violation(f"sweep {sweeps} (--seed {seed}): {len(found)} rows, {len(wanted)} wanted, or other losses")
+            injection.violation(f"sweep {sweeps} (--seed {seed}): {len(found)} rows, {len(wanted)} wanted, or other losses")
         if os.path.exists(os.path.join(folder, "records.jsonl.first-runs")):
-            storm.violation(f"sweep {sweeps} (--seed {seed}): first runs are left")
-    sys.exit(storm.finish(f"kill storm: {kills} kills in {starts} starts of {sweeps} sweeps of {len(reference[False])} "
+            injection.violation(f"sweep {sweeps} (--seed {seed}): first runs are left")
+    sys.exit(injection.finish(f"kill injection: {kills} kills in {starts} starts of {sweeps} sweeps of {len(reference[False])} "
                           f"cases, {time.monotonic() - begin:.0f} s"))
 
 
