@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "build_info.h"
+#include "bench/machine/build_info.h"
 #include "kernels/base/usable_cpus.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/gpu/nvml.h"
@@ -75,10 +75,11 @@ std::string host_name() {
 
 Environment describe_environment(int threads, int first_gpu, int gpus) {
   Environment env;
-  env.git = known(kBuildCommit);
-  if (env.git) env.dirty = kBuildDirty;
-  env.build = kBuildFlags;
-  env.compiler = kBuildCompiler;
+  const BuildInfo& build = build_info();
+  env.git = known(build.commit);
+  if (env.git) env.dirty = build.dirty;
+  env.build = build.flags;
+  env.compiler = build.compiler;
   env.host = known(host_name());
   env.cpu = value_in("/proc/cpuinfo", "model name");
   env.threads = threads;

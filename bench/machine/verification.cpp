@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "build_info.h"
+#include "bench/machine/build_info.h"
 #include "kernels/base/fnv1a.h"
 
 namespace precbench {
@@ -53,9 +53,10 @@ Json to_json(const Verification& v) {
 }  // namespace
 
 std::string build_identity() {
-  std::string identity = fmt::format("{} {}", kBuildCommit, kBuildFlags);
+  const BuildInfo& build = build_info();
+  std::string identity = fmt::format("{} {}", build.commit, build.flags);
   struct stat program = {};
-  if ((std::string(kBuildCommit).empty() || kBuildDirty) && stat("/proc/self/exe", &program) == 0)
+  if ((std::string(build.commit).empty() || build.dirty) && stat("/proc/self/exe", &program) == 0)
     identity += fmt::format(" {} {}", program.st_size, program.st_mtime);
   return identity;
 }

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "bench/case/sha256.h"
+#include "bench/machine/build_info.h"
 #include "bench/machine/environment.h"
 #include "bench/process/tell.h"
-#include "build_info.h"
 #include "results/record/record.h"
 
 namespace precbench {
@@ -35,8 +35,8 @@ Message build() {
   return {{"precbench", kProtocol},
           {"schema", kSchemaVersion},
           {"method", kMethodVersion},
-          {"commit", kBuildCommit},
-          {"dirty", kBuildDirty}};
+          {"commit", build_info().commit},
+          {"dirty", build_info().dirty}};
 }
 
 std::string describe(const Message& build) {

@@ -11,9 +11,12 @@
 #include "kernels/testing/text_checks.h"
 #include "models/config/block.h"
 #include "models/config/config.h"
+#include "models/config/hugging_face_testing.h"
 
 namespace precbench {
 namespace {
+
+using testing::config_refusal;
 
 using nlohmann::json;
 using Lines = std::vector<std::string>;
@@ -32,10 +35,6 @@ json accepted(const std::string& model_type) {
 json with(json object, const json& more) {
   object.update(more);
   return object;
-}
-
-std::string error_of(const json& object) {
-  return refusal_of([&] { model_from_json(object); });
 }
 
 Lines warnings_of(const json& object) { return model_from_json(object).not_modelled; }
@@ -152,16 +151,17 @@ TEST_CASE("config.json: the number of experts is read under every name transform
       const json object = with(accepted(model_type), {{key, 16}});
       CHECK(model_from_json(object).moe.rule.experts == 16);
       CHECK(warnings_of(object) == warnings_of(accepted(model_type)));
-      CHECK(error_of(with(object, {{key, 5000}})) == key + ": must be at most 4096, got 5000");
+      CHECK(config_refusal(with(object, {{key, 5000}})) == key + ": must be at most 4096, got 5000");
       json both = object;
       for (const std::string& other : keys) both[other] = 16;
       CHECK(model_from_json(both).moe.rule.experts == 16);
     }
-  CHECK(error_of(with(accepted("qwen3_moe"), {{"num_experts", 128}, {"num_local_experts", 8}})) ==
+  CHECK(config_refusal(with(accepted("qwen3_moe"), {{"num_experts", 128}, {"num_local_experts", 8}})) ==
         "num_experts 128 and num_local_experts 8: a qwen3_moe has both names for one number; leave one out");
   // A name that transformers does not accept for this model_type belongs to another one.
-  CHECK(contains(error_of(with(accepted("llama4_text"), {{"num_experts", 4}, {"num_local_experts", 5000}})),
-                 "num_local_experts: must be at most 4096"));
+  CHECK(contains(
+      config_refusal(with(accepted("llama4_text"), {{"num_experts", 4}, {"num_local_experts", 5000}})),
+      "num_local_experts: must be at most 4096"));
   CHECK(model_from_json(with(accepted("llama4_text"), {{"num_experts", 4}})).moe.rule.experts == 16);
 }
 
@@ -233,7 +233,7 @@ TEST_CASE("config.json: keys of other model_types are never ignored silently", "
     for (const auto& [key, one] : keys) {
       INFO(model_type << " " << key);
       const json object = with(accepted(model_type), {{key, one.value}});
-      const std::string error = error_of(object);
+      const std::string error = config_refusal(object);
       const std::string said = error.empty() ? fmt::format("{}", fmt::join(warnings_of(object), "\n")) : "";
       if (one.readers.count(model_type)) {
         if (!error.empty()) CHECK(contains(error, key));
@@ -306,20 +306,20 @@ TEST_CASE("config.json: all keys of another architecture are refused in one erro
   json all = accepted("llama"), bare = all;
   for (const auto& [key, value] : asking) {
     INFO(key);
-    const std::string error = error_of(with(bare, {{key, value}}));
+    const std::string error = config_refusal(with(bare, {{key, value}}));
     CHECK(error.starts_with(key + ": "));
     CHECK(contains(error, " is not supported; set it to "));
-    CHECK(error_of(with(bare, {{key, nullptr}})).empty());
+    CHECK(config_refusal(with(bare, {{key, nullptr}})).empty());
     all[key] = value;
   }
-  const std::string error = error_of(all);
+  const std::string error = config_refusal(all);
   for (const auto& [key, value] : asking) {
     INFO(key);
     CHECK(contains(error, key + ": "));
     CHECK(contains(error, key + " to "));
   }
   CHECK(
-      error_of(with(bare, {{"embedding_multiplier", 12.0}, {"residual_multiplier", 0.22}})) ==
+      config_refusal(with(bare, {{"embedding_multiplier", 12.0}, {"residual_multiplier", 0.22}})) ==
       "embedding_multiplier: a multiplier of embeddings; residual_multiplier: a multiplier of residual branches: "
       "none of these is supported; set embedding_multiplier to 1, residual_multiplier to 1 to measure the model "
       "without");
@@ -343,10 +343,10 @@ TEST_CASE("config.json: keys with neutral values are accepted silently", "[model
 }
 
 TEST_CASE("config.json: a router or norm that contradicts model_type is refused", "[models][moe]") {
-  CHECK(contains(error_of(with(accepted("mixtral"), {{"norm_topk_prob", false}})), "norm_topk_prob: "));
+  CHECK(contains(config_refusal(with(accepted("mixtral"), {{"norm_topk_prob", false}})), "norm_topk_prob: "));
   for (const char* model_type : {"qwen3", "qwen3_moe", "olmoe"})
-    CHECK(contains(error_of(with(accepted(model_type), {{"use_qk_norm", false}})), "use_qk_norm: "));
-  CHECK(error_of(with(accepted("qwen3"), {{"layer_types", {"full_attention", "linear_attention"}}})) ==
+    CHECK(contains(config_refusal(with(accepted(model_type), {{"use_qk_norm", false}})), "use_qk_norm: "));
+  CHECK(config_refusal(with(accepted("qwen3"), {{"layer_types", {"full_attention", "linear_attention"}}})) ==
         "layer_types: \"linear_attention\" is not supported; set it to null to measure the model without");
 }
 
@@ -400,36 +400,39 @@ TEST_CASE("config.json: latent attention of DeepSeek", "[models][moe]") {
   const ModelConfig direct = model_from_json(with(v3, {{"q_lora_rank", nullptr}}));
   CHECK(block_of(direct, 0).linears.front().parts.front().name == "self_attn.q_proj.weight");
   CHECK(model_from_json(model_to_json(direct)).latent == direct.latent);
-  CHECK(error_of(with(v3, {{"kv_lora_rank", nullptr}})) ==
+  CHECK(config_refusal(with(v3, {{"kv_lora_rank", nullptr}})) ==
         "kv_lora_rank: null, but a deepseek_v3 has latent attention (MLA)");
-  CHECK(error_of(with(v3, {{"kv_lora_rank", 0}})) == "kv_lora_rank: must be from 1 to 16777216, got 0");
-  CHECK(error_of(with(v3, {{"qk_rope_head_dim", 63}})) == "qk_rope_head_dim: 63 is odd; RoPE rotates pairs");
-  CHECK(error_of(with(v3, {{"num_key_value_heads", 8}})) ==
+  CHECK(config_refusal(with(v3, {{"kv_lora_rank", 0}})) == "kv_lora_rank: must be from 1 to 16777216, got 0");
+  CHECK(config_refusal(with(v3, {{"qk_rope_head_dim", 63}})) ==
+        "qk_rope_head_dim: 63 is odd; RoPE rotates pairs");
+  CHECK(config_refusal(with(v3, {{"num_key_value_heads", 8}})) ==
         "num_key_value_heads: 8, but latent attention has a key for each of 128 heads");
-  CHECK(contains(error_of(with(v3, {{"attention_bias", true}})), "attention_bias: a bias in attention"));
+  CHECK(
+      contains(config_refusal(with(v3, {{"attention_bias", true}})), "attention_bias: a bias in attention"));
 }
 
 TEST_CASE("own keys: latent attention is refused with what it lacks", "[models]") {
   json model = {{"layers", 2},        {"width", 64},           {"ffn", 96},
                 {"heads", 4},         {"head_dim", 24},        {"vocab", 96},
                 {"kv_lora_rank", 16}, {"qk_rope_head_dim", 8}, {"v_head_dim", 16}};
-  CHECK(error_of(model).empty());
+  CHECK(config_refusal(model).empty());
   CHECK(model_from_json(model_to_json(model_from_json(model))) == model_from_json(model));
   for (const char* key : {"kv_lora_rank", "qk_rope_head_dim", "v_head_dim"}) {
     json without = model;
     without.erase(key);
-    CHECK(error_of(without) == std::string(key) + ": missing; latent attention needs it");
+    CHECK(config_refusal(without) == std::string(key) + ": missing; latent attention needs it");
   }
   for (const char* key : {"qk_norm", "qkv_bias", "o_bias"})
-    CHECK(error_of(with(model, {{key, true}})) ==
+    CHECK(config_refusal(with(model, {{key, true}})) ==
           std::string(key) + ": not supported together with latent attention");
-  CHECK(contains(error_of(with(model, {{"qk_rope_head_dim", 24}})), "leaves no elements without RoPE"));
+  CHECK(contains(config_refusal(with(model, {{"qk_rope_head_dim", 24}})), "leaves no elements without RoPE"));
 }
 TEST_CASE("config.json: unsupported RoPE types are refused and dynamic RoPE limits the length", "[models]") {
-  CHECK(error_of(with(accepted("llama"), {{"rope_scaling", {{"type", "ntk"}, {"factor", 2.0}}}})) ==
+  CHECK(config_refusal(with(accepted("llama"), {{"rope_scaling", {{"type", "ntk"}, {"factor", 2.0}}}})) ==
         "type: RoPE of type \"ntk\" is not supported; set it to \"default\" to measure the model without");
-  CHECK(contains(error_of(with(accepted("llama"), {{"rope_parameters", {{"rope_type", "proportional"}}}})),
-                 "rope_type: RoPE of type \"proportional\""));
+  CHECK(contains(
+      config_refusal(with(accepted("llama"), {{"rope_parameters", {{"rope_type", "proportional"}}}})),
+      "rope_type: RoPE of type \"proportional\""));
   const json dynamic = with(accepted("llama"), {{"max_position_embeddings", 4096},
                                                 {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}});
   const ModelConfig model = model_from_json(dynamic);
@@ -449,7 +452,7 @@ TEST_CASE("config.json: an absent or empty model_type is reported as missing", "
   for (const json& value : {json("absent"), json(), json("")}) {
     json changed = object;
     if (value != "absent") changed["model_type"] = value;
-    CHECK(error_of(changed).starts_with("model_type: missing; known: llama, mistral, qwen2, "));
+    CHECK(config_refusal(changed).starts_with("model_type: missing; known: llama, mistral, qwen2, "));
   }
 }
 

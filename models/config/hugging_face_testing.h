@@ -1,9 +1,12 @@
-// A small config.json of any model_type, for tests.
+// A small config.json of any model_type, and how a model is refused, for tests.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "kernels/testing/text_checks.h"
+#include "models/config/config.h"
 
 namespace precbench::testing {
 
@@ -17,6 +20,11 @@ inline nlohmann::json small_config_json(const std::string& model_type, std::int6
                            {"head_dim", 16},           {"vocab_size", 96}};
   object.update(more);
   return object;
+}
+
+/// Returns the message with which a model is refused; "" if it is not.
+inline std::string config_refusal(const nlohmann::json& object) {
+  return refusal_of([&] { model_from_json(object); });
 }
 
 }  // namespace precbench::testing

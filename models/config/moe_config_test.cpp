@@ -7,45 +7,37 @@
 #include "kernels/testing/text_checks.h"
 #include "models/config/block.h"
 #include "models/config/config.h"
+#include "models/config/hugging_face_testing.h"
 
 namespace precbench {
 namespace {
 
+using testing::config_refusal, testing::small_config_json;
+
 using nlohmann::json;
 
-json small() {
+json small_moe() {
   return json::parse(R"({"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "vocab": 96,
                          "experts": 8, "top_k": 2, "expert_ffn": 32})");
 }
 
-std::string error_of(const json& object) {
-  return refusal_of([&] { model_from_json(object); });
-}
-
-std::string error_with(const char* key, const json& value) {
-  json object = small();
+std::string moe_error_with(const char* key, const json& value) {
+  json object = small_moe();
   object[key] = value;
-  return error_of(object);
-}
-
-json hugging_face(const char* model_type, const json& more) {
-  json object = {{"model_type", model_type}, {"num_hidden_layers", 4},   {"hidden_size", 64},
-                 {"intermediate_size", 96},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-                 {"head_dim", 16},           {"vocab_size", 96}};
-  if (!more.empty()) object.update(more);
-  return object;
+  return config_refusal(object);
 }
 
 json deepseek_v3() {
-  return hugging_face("deepseek_v3", {{"num_key_value_heads", 4},
-                                      {"n_routed_experts", 16},
-                                      {"num_experts_per_tok", 4},
-                                      {"moe_intermediate_size", 32},
-                                      {"n_shared_experts", 2},
-                                      {"first_k_dense_replace", 1}});
+  return small_config_json("deepseek_v3", 4,
+                           {{"num_key_value_heads", 4},
+                            {"n_routed_experts", 16},
+                            {"num_experts_per_tok", 4},
+                            {"moe_intermediate_size", 32},
+                            {"n_shared_experts", 2},
+                            {"first_k_dense_replace", 1}});
 }
 
-json llama4() { return hugging_face("llama4_text", {{"num_local_experts", 4}}); }
+json llama4() { return small_config_json("llama4_text", 4, {{"num_local_experts", 4}}); }
 
 }  // namespace
 
@@ -143,10 +135,12 @@ TEST_CASE("model_from_json: gpt-oss as published and with the defaults of its mo
     by_default.name = name;
     CHECK((by_default == model));
   }
-  CHECK(model_from_json(hugging_face("gpt_oss", {{"sliding_window", nullptr}})).sliding_window == 0);
-  CHECK(contains(error_of(hugging_face("gpt_oss", {{"swiglu_limit", -1.0}})), "swiglu_limit: "));
-  CHECK(contains(error_of(hugging_face("gpt_oss", {{"num_experts_per_tok", 4}, {"experts_per_token", 3}})),
-                 "experts_per_token 3"));
+  CHECK(model_from_json(small_config_json("gpt_oss", 4, {{"sliding_window", nullptr}})).sliding_window == 0);
+  CHECK(
+      contains(config_refusal(small_config_json("gpt_oss", 4, {{"swiglu_limit", -1.0}})), "swiglu_limit: "));
+  CHECK(contains(
+      config_refusal(small_config_json("gpt_oss", 4, {{"num_experts_per_tok", 4}, {"experts_per_token", 3}})),
+      "experts_per_token 3"));
 }
 
 TEST_CASE("cut_to: name and cuts of a model record the remaining layers", "[models][moe]") {
@@ -163,12 +157,12 @@ TEST_CASE("cut_to: name and cuts of a model record the remaining layers", "[mode
 }
 
 TEST_CASE("model_from_json: own MoE keys have defaults and survive a round trip", "[models][moe]") {
-  const ModelConfig model = model_from_json(small());
+  const ModelConfig model = model_from_json(small_moe());
   CHECK(model.moe.rule == RoutingRule{.experts = 8, .top_k = 2});
   CHECK(model.moe.expert_ffn == 32);
   CHECK(model.ffn == 32);  // no block is dense
   CHECK(model.has_experts(0));
-  json all = small();
+  json all = small_moe();
   all.update(
       json::parse(R"({"ffn": 96, "shared_ffn": 64, "dense_layers": 1, "score": "sigmoid", "normalise": false,
       "route_scale": 2.5, "route_bias": true, "groups": 4, "group_top_k": 2, "group_score": "top2",
@@ -186,45 +180,45 @@ TEST_CASE("model_from_json: own MoE keys have defaults and survive a round trip"
 }
 
 TEST_CASE("model_from_json: a wrong MoE key is refused by name", "[models][moe]") {
-  REQUIRE(error_of(small()).empty());
-  CHECK(contains(error_with("top_k", 9), "top_k: must be from 1 to the 8 experts, got 9"));
-  CHECK(contains(error_with("top_k", 0), "top_k: must be from 1 to the 8 experts, got 0"));
-  CHECK(contains(error_with("experts", 5000), "experts: must be at most 4096"));
-  CHECK(contains(error_with("expert_ffn", 0), "expert_ffn: missing"));
-  CHECK(contains(error_with("dense_layers", 2), "dense_layers: 2 of 2 layers leave none with experts"));
+  REQUIRE(config_refusal(small_moe()).empty());
+  CHECK(contains(moe_error_with("top_k", 9), "top_k: must be from 1 to the 8 experts, got 9"));
+  CHECK(contains(moe_error_with("top_k", 0), "top_k: must be from 1 to the 8 experts, got 0"));
+  CHECK(contains(moe_error_with("experts", 5000), "experts: must be at most 4096"));
+  CHECK(contains(moe_error_with("expert_ffn", 0), "expert_ffn: missing"));
+  CHECK(contains(moe_error_with("dense_layers", 2), "dense_layers: 2 of 2 layers leave none with experts"));
   for (const char* key : {"qkv_bias", "qk_norm"}) {
-    json named = small();
+    json named = small_moe();
     named[key] = true;
-    CHECK(error_of(named).empty());
+    CHECK(config_refusal(named).empty());
     named["expert_names"] = "llama4";
-    CHECK(error_of(named) ==
+    CHECK(config_refusal(named) ==
           std::string(key) + ": not of a model with Llama 4's names of tensors (expert_names)");
   }
-  CHECK(contains(error_with("score", "tanh"), "score: \"tanh\" is neither softmax nor sigmoid"));
-  CHECK(contains(error_with("groups", 3), "groups: 3 do not divide 8 experts"));
-  CHECK(contains(error_with("groups", 4), "top_k: 2 experts are more") == false);
-  CHECK(contains(error_with("groups", 8), "top_k: 2 experts are more than 1 groups of 1 have"));
-  CHECK(contains(error_with("group_top_k", 2), "group_top_k: must be from 1 to the 1 groups"));
-  CHECK(contains(error_with("route_scale", 0), "route_scale: must be a positive number"));
-  CHECK(contains(error_with("expert", 8), "expert: unknown key; did you mean experts?"));
-  json without = small();
+  CHECK(contains(moe_error_with("score", "tanh"), "score: \"tanh\" is neither softmax nor sigmoid"));
+  CHECK(contains(moe_error_with("groups", 3), "groups: 3 do not divide 8 experts"));
+  CHECK(contains(moe_error_with("groups", 4), "top_k: 2 experts are more") == false);
+  CHECK(contains(moe_error_with("groups", 8), "top_k: 2 experts are more than 1 groups of 1 have"));
+  CHECK(contains(moe_error_with("group_top_k", 2), "group_top_k: must be from 1 to the 1 groups"));
+  CHECK(contains(moe_error_with("route_scale", 0), "route_scale: must be a positive number"));
+  CHECK(contains(moe_error_with("expert", 8), "expert: unknown key; did you mean experts?"));
+  json without = small_moe();
   without.erase("experts");
   without["ffn"] = 64;
-  CHECK(
-      contains(error_of(without), "experts: missing, but the model has other keys of a mixture of experts"));
+  CHECK(contains(config_refusal(without),
+                 "experts: missing, but the model has other keys of a mixture of experts"));
 }
 
 TEST_CASE("model_from_json: config.json of every MoE model_type is read", "[models][moe]") {
-  const ModelConfig mixtral =
-      model_from_json(hugging_face("mixtral", {{"num_local_experts", 4}, {"num_experts_per_tok", 3}}));
+  const ModelConfig mixtral = model_from_json(
+      small_config_json("mixtral", 4, {{"num_local_experts", 4}, {"num_experts_per_tok", 3}}));
   CHECK(mixtral.moe.rule == RoutingRule{.experts = 4, .top_k = 3});
   CHECK(mixtral.moe.expert_ffn == 96);
   CHECK(mixtral.moe.names == ExpertNames::mixtral);
   CHECK(mixtral.rope_theta == 1e6);
   CHECK(block_of(mixtral, 0).linears[3].parts[1].name == "block_sparse_moe.experts.0.w3.weight");
 
-  const ModelConfig qwen3 = model_from_json(hugging_face(
-      "qwen3_moe", {{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 48}}));
+  const ModelConfig qwen3 = model_from_json(small_config_json(
+      "qwen3_moe", 4, {{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 48}}));
   CHECK_FALSE(qwen3.moe.rule.normalise);  // default of an absent norm_topk_prob
   CHECK(qwen3.moe.expert_ffn == 48);
   CHECK(qwen3.qk_norm);
@@ -232,7 +226,7 @@ TEST_CASE("model_from_json: config.json of every MoE model_type is read", "[mode
   CHECK(block_of(qwen3, 0).linears[3].parts[2].name == "mlp.experts.1.gate_proj.weight");
 
   const ModelConfig olmoe =
-      model_from_json(hugging_face("olmoe", {{"num_experts", 16}, {"clip_qkv", nullptr}}));
+      model_from_json(small_config_json("olmoe", 4, {{"num_experts", 16}, {"clip_qkv", nullptr}}));
   CHECK(olmoe.moe.rule == RoutingRule{.experts = 16, .top_k = 8, .normalise = false});
   CHECK(olmoe.moe.expert_ffn == 96);
   CHECK(olmoe.norms_all_heads());
@@ -256,8 +250,8 @@ TEST_CASE("model_from_json: config.json of every MoE model_type is read", "[mode
   CHECK(v3.moe.dense_layers == 1);
   CHECK(v3.ffn == 96);
 
-  const ModelConfig v2 = model_from_json(hugging_face(
-      "deepseek_v2",
+  const ModelConfig v2 = model_from_json(small_config_json(
+      "deepseek_v2", 4,
       {{"num_key_value_heads", 4}, {"moe_intermediate_size", 32}, {"routed_scaling_factor", 16.0}}));
   CHECK(v2.moe.rule == RoutingRule{.experts = 64, .top_k = 6, .normalise = false, .scale = 16});
 
@@ -309,7 +303,7 @@ TEST_CASE("model_from_json: attention of Llama 4 by its config.json", "[models][
   const auto error_having = [](const char* key, const json& value) {
     json object = llama4();
     object[key] = value;
-    return error_of(object);
+    return config_refusal(object);
   };
   CHECK(error_having("no_rope_layers", {1, 2, 1, 1}) == "no_rope_layers: 2 is neither 0 nor 1");
   CHECK(
@@ -345,21 +339,21 @@ TEST_CASE("model_from_json: experts in every second layer of Llama 4", "[models]
   object["moe_layers"] = {1, 3};
   CHECK(model_from_json(object) == model);
   object["moe_layers"] = {0, 3};
-  CHECK(contains(error_of(object), "moe_layers: [0,3]: only every n-th layer"));
+  CHECK(contains(config_refusal(object), "moe_layers: [0,3]: only every n-th layer"));
   object.erase("moe_layers");
   object["interleave_moe_layer_step"] = 5;
-  CHECK(error_of(object) == "interleave_moe_layer_step: 5 leaves none of 4 layers with experts");
-  json own = small();
+  CHECK(config_refusal(object) == "interleave_moe_layer_step: 5 leaves none of 4 layers with experts");
+  json own = small_moe();
   own["layer_interval"] = 2;
   own["ffn"] = 64;
   CHECK(model_from_json(own).layers_with_experts() == std::vector<std::int64_t>{1});
   own["layer_interval"] = 0;
-  CHECK(contains(error_of(own), "layer_interval: "));
+  CHECK(contains(config_refusal(own), "layer_interval: "));
 }
 
 TEST_CASE("model_from_json: errors of a MoE config.json use the file's own keys", "[models][moe]") {
   const auto error_of_type = [](const char* model_type, const json& more) {
-    return error_of(hugging_face(model_type, more));
+    return config_refusal(small_config_json(model_type, 4, more));
   };
   CHECK(error_of_type("qwen3_moe", {{"num_experts", 8}, {"num_experts_per_tok", 9}}) ==
         "num_experts_per_tok: must be from 1 to the 8 experts, got 9");
@@ -371,14 +365,14 @@ TEST_CASE("model_from_json: errors of a MoE config.json use the file's own keys"
   CHECK(contains(error_of_type("qwen3_moe", {{"moe_intermediate_size", 0}}), "moe_intermediate_size: "));
   for (const char* model_type : {"mixtral", "llama4_text"}) {
     INFO(model_type);
-    json object = std::string(model_type) == "mixtral" ? hugging_face("mixtral", {}) : llama4();
+    json object = std::string(model_type) == "mixtral" ? small_config_json("mixtral", 4, {}) : llama4();
     object.erase("intermediate_size");
-    CHECK(error_of(object) == "intermediate_size: missing; a mixture of experts needs it");
+    CHECK(config_refusal(object) == "intermediate_size: missing; a mixture of experts needs it");
   }
   const auto error_of_v3 = [](const char* key, const json& value) {
     json object = deepseek_v3();
     object[key] = value;
-    return error_of(object);
+    return config_refusal(object);
   };
   CHECK(error_of_v3("n_routed_experts", 5000) == "n_routed_experts: must be at most 4096, got 5000");
   CHECK(error_of_v3("num_experts_per_tok", 17) ==
@@ -395,9 +389,9 @@ TEST_CASE("model_from_json: errors of a MoE config.json use the file's own keys"
   CHECK(error_of_v3("num_key_value_heads", 3) ==
         "num_attention_heads: 4 is not a multiple of num_key_value_heads 3");
   CHECK(contains(error_of_v3("rms_norm_eps", 0), "rms_norm_eps: must be a positive number"));
-  json no_head_dim = hugging_face("mixtral", {{"hidden_size", 66}});
+  json no_head_dim = small_config_json("mixtral", 4, {{"hidden_size", 66}});
   no_head_dim.erase("head_dim");
-  CHECK(error_of(no_head_dim) ==
+  CHECK(config_refusal(no_head_dim) ==
         "head_dim: missing, and hidden_size 66 is not a multiple of num_attention_heads 4");
   CHECK(contains(
       error_of_type("qwen3_moe",
@@ -408,18 +402,18 @@ TEST_CASE("model_from_json: errors of a MoE config.json use the file's own keys"
 TEST_CASE("model_from_json: unsupported MoE settings of config.json are refused by key", "[models][moe]") {
   const auto error_having = [](json object, const char* key, const json& value) {
     object[key] = value;
-    return error_of(object);
+    return config_refusal(object);
   };
-  REQUIRE(error_of(deepseek_v3()).empty());
-  REQUIRE(error_of(llama4()).empty());
+  REQUIRE(config_refusal(deepseek_v3()).empty());
+  REQUIRE(config_refusal(llama4()).empty());
   CHECK(contains(error_having(deepseek_v3(), "moe_layer_freq", 2), "moe_layer_freq: "));
   CHECK(contains(error_having(deepseek_v3(), "scoring_func", "softmax"), "scoring_func: another score"));
   CHECK(error_having(deepseek_v3(), "scoring_func", "sigmoid").empty());
   CHECK(contains(error_having(deepseek_v3(), "topk_method", "greedy"), "topk_method: "));
-  const json qwen3 = hugging_face("qwen3_moe", {});
+  const json qwen3 = small_config_json("qwen3_moe", 4, {});
   CHECK(contains(error_having(qwen3, "mlp_only_layers", {1}), "mlp_only_layers: "));
-  CHECK(contains(error_having(hugging_face("gpt_oss", {}), "swiglu_alpha", 1.0), "swiglu_alpha: "));
-  CHECK(contains(error_having(hugging_face("olmoe", {}), "clip_qkv", 8.0), "clip_qkv: "));
+  CHECK(contains(error_having(small_config_json("gpt_oss", 4, {}), "swiglu_alpha", 1.0), "swiglu_alpha: "));
+  CHECK(contains(error_having(small_config_json("olmoe", 4, {}), "clip_qkv", 8.0), "clip_qkv: "));
 }
 
 }  // namespace precbench

@@ -7,7 +7,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(axis) {
   if (size == 0) return 0;
   const Field& field = case_fields()[data[0] % case_fields().size()];
   std::vector<std::string> words;

@@ -6,7 +6,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(case) {
   taken([&] {
     const Case c =
         case_from_json(parse_untrusted<nlohmann::ordered_json>(text_of(data, size), kDescriptionLimits));

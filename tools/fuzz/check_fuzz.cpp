@@ -8,7 +8,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(check) {
   static const bool annotated =
       setenv("GITHUB_ACTIONS", "true", 1) == 0 && unsetenv("GITHUB_STEP_SUMMARY") == 0;
   expect(annotated);

@@ -27,7 +27,7 @@ void follow_with(const Address& address, std::string_view reports, const std::at
 
 }  // namespace
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(coordinator) {
   static const Address address = free_address();
   const std::string_view text = text_of(data, size);
   const std::size_t gap = text.find('\0');

@@ -8,7 +8,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(data) {
   constexpr std::size_t kChoices = 3;
   constexpr const char* kNames[] = {"text.txt", "tokens.bin", "tokens.u16", "tokens.u32", "documents.jsonl"};
   if (size < kChoices) return 0;

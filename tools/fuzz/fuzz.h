@@ -1,10 +1,12 @@
 // Shared by the fuzz targets. A target feeds bytes to one entry point of the program, as an untrusted file or
 // message would. Sanitizers check memory and arithmetic. InvalidInput and Unsupported are valid results; any
-// other exception ends the run and is a finding.
+// other exception ends the run and is a finding. A target is a program with libFuzzer (run.sh) and, among the
+// tests, a function that corpus_test.cpp calls.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -41,6 +43,24 @@ inline void expect(bool holds) {
   if (!holds) __builtin_trap();
 }
 
+using FuzzTarget = int (*)(const std::uint8_t* data, std::size_t size);
+
+/// Returns the targets that are linked in, by name.
+inline std::map<std::string, FuzzTarget>& fuzz_targets() {
+  static std::map<std::string, FuzzTarget> targets;
+  return targets;
+}
+
 }  // namespace precbench
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+/// Begins the definition of a target, a function of `data` and `size` that returns 0.
+#ifdef PRECBENCH_FUZZ
+#define PRECBENCH_FUZZ_TARGET(name)                                                  \
+  extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size); \
+  int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size)
+#else
+#define PRECBENCH_FUZZ_TARGET(name)                                                                      \
+  static int name##_target(const std::uint8_t* data, std::size_t size);                                  \
+  [[maybe_unused]] static const bool name##_known = fuzz_targets().emplace(#name, name##_target).second; \
+  static int name##_target(const std::uint8_t* data, std::size_t size)
+#endif

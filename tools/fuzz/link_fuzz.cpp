@@ -9,7 +9,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(link) {
   int ends[2];
   expect(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
   Link link(ends[0]);

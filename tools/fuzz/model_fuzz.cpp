@@ -6,7 +6,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(model) {
   const std::string path = scratch().write("config.json", std::string(text_of(data, size)));
   taken([&] {
     const ModelConfig model = find_model(path);

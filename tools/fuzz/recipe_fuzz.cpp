@@ -6,7 +6,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(recipe) {
   const std::string path = scratch().write("recipe.json", std::string(text_of(data, size)));
   taken([&] {
     const Recipe recipe = find_recipe(path);

@@ -8,7 +8,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(record) {
   using Json = nlohmann::ordered_json;
   const std::string_view line = text_of(data, size);
   taken([&] {

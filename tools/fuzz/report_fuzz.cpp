@@ -8,7 +8,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(report) {
   static const bool without_gnuplot = setenv("PATH", "", 1) == 0;
   expect(without_gnuplot);
   const std::string path = scratch().write("records.jsonl", std::string(text_of(data, size)));

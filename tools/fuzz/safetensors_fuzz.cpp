@@ -6,7 +6,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(safetensors) {
   const std::string path = scratch().write("model.safetensors", std::string(text_of(data, size)));
   taken([&] {
     const SafetensorsFile file(path);

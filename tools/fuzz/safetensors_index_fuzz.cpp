@@ -17,7 +17,7 @@ void write_shards() {
 
 }  // namespace
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(safetensors_index) {
   static const bool written = (write_shards(), true);
   expect(written);
   scratch().write("model.safetensors.index.json", std::string(text_of(data, size)));

@@ -4,7 +4,7 @@
 
 using namespace precbench;
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(sweep_file) {
   const std::string path = scratch().write("sweep.toml", std::string(text_of(data, size)));
   taken([&] { expect(!read_sweep_file(path).grids.empty()); });
   return 0;

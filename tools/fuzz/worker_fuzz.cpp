@@ -24,7 +24,7 @@ std::vector<Case> grid() {
 
 }  // namespace
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+PRECBENCH_FUZZ_TARGET(worker) {
   static const Address address = free_address();
   static const std::vector<Case> cases = grid();
   HandshakeListener listener({0, 2, 0, "the fuzzer"}, address, kSecret);

@@ -1,4 +1,4 @@
-# Writes build_info.h at every build: commit, dirty flag, compiler and flags. The file is only modified if
+# Writes build_info_text.h at every build: commit, dirty flag, compiler and flags. The file is only modified if
 # these change. Inputs: SOURCE_DIR, OUTPUT, FLAGS, COMPILER, and COMMIT: the commit for a source tree without
 # its own git checkout; empty: ask git.
 set(commit "${COMMIT}")

@@ -12,7 +12,7 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
+constexpr int kGateThreads = 256;
 
 /// Returns the product of two vectors, to all threads of the block.
 __device__ inline float block_dot(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count,
@@ -39,7 +39,7 @@ __device__ inline void store_scaled(std::uint16_t* out, const std::uint16_t* in,
   }
 }
 
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kGateThreads)
     gate_rows_kernel(std::uint16_t* y, float* gates, const std::uint16_t* raw, const std::uint16_t* x,
                      const std::uint16_t* w, std::int64_t cols, std::int64_t x_cols) {
   wait_for_work_before();
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kMostThreads)
   store_scaled(y + row * cols, raw + row * cols, gate, cols);
 }
 
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kGateThreads)
     gate_rows_backward_kernel(std::uint16_t* draw, float* dz, const std::uint16_t* dy,
                               const std::uint16_t* raw, const float* gates, std::int64_t cols) {
   wait_for_work_before();
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kMostThreads)
 
 int threads_for(std::int64_t cols) {
   if (cols % 8 != 0) throw Unsupported("the CUDA device gates rows of a multiple of 8 elements");
-  const int vectors = static_cast<int>(std::min<std::int64_t>(cols / 8, kMostThreads));
+  const int vectors = static_cast<int>(std::min<std::int64_t>(cols / 8, kGateThreads));
   return (vectors + kWarp - 1) / kWarp * kWarp;
 }
 

@@ -144,8 +144,8 @@ __device__ inline void place_slots(const GroupArgs& a, const GroupTable& table, 
 
 __global__ void __launch_bounds__(kGroupThreads) place_slots_kernel(const GroupArgs a) {
   wait_for_work_before();
-  extern __shared__ std::int32_t shared[];
-  const GroupTable table(shared, a.experts);
+  extern __shared__ std::int32_t table_memory[];
+  const GroupTable table(table_memory, a.experts);
   add_runs(a, table);
   make_offsets(a, table);
   mark_padding(a, table);

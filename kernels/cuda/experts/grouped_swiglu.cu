@@ -79,13 +79,13 @@ struct ClampedBackwardSource : SwigluBackwardSource<ExpertRows> {
   }
 };
 
-constexpr int kThreads = 256;
+constexpr int kSwigluThreads = 256;
 
 /// One thread per slot.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSwigluThreads)
     sum_products_kernel(float* dw, const float* products, const std::int32_t* row_of, int slots, int tiles) {
   wait_for_work_before();
-  const int slot = blockIdx.x * kThreads + threadIdx.x;
+  const int slot = blockIdx.x * kSwigluThreads + threadIdx.x;
   if (slot >= slots) return;
   const std::int64_t row = row_of[slot];
   float sum = 0;
@@ -124,7 +124,7 @@ void CudaDevice::do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op
                             op.s, amaxes, &op.groups);
   if (!op.dw.empty()) {
     const int slots = static_cast<int>(op.dw.size());
-    sum_products_kernel<<<static_cast<unsigned>((slots + kThreads - 1) / kThreads), kThreads, 0, stream()>>>(
+    sum_products_kernel<<<static_cast<unsigned>((slots + kSwigluThreads - 1) / kSwigluThreads), kSwigluThreads, 0, stream()>>>(
         op.dw.as<float>(), products, op.groups.row_of.as<std::int32_t>(), slots, static_cast<int>(tiles));
   }
   launched("grouped_swiglu_backward");

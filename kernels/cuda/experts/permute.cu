@@ -15,8 +15,8 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarp;
+constexpr int kPermuteThreads = 256;
+constexpr int kWarps = kPermuteThreads / kWarp;
 constexpr int kVectors = 4;     // 16-byte vectors of a piece per lane
 constexpr int kRowsToZero = 8;  // rows that a warp checks
 constexpr int kScaleWords = 4;  // words of a row that a thread gathers
@@ -163,7 +163,7 @@ __device__ inline void move_scales(const PermuteArgs& a, int block) {
   const auto* from = static_cast<const std::uint32_t*>(a.scales);
   auto* const scales = static_cast<std::uint32_t*>(a.copy.scale);
   const int part = a.by_row_blocks.divide(block);
-  const int thread = (block - part * a.row_blocks) * kThreads + static_cast<int>(threadIdx.x);
+  const int thread = (block - part * a.row_blocks) * kPermuteThreads + static_cast<int>(threadIdx.x);
   if (block == 0 && thread == 0 && a.amax_out) *a.amax_out = *a.amax;
   if (g == Granularity::tensor) {
     if (thread == 0) *scales = *from;
@@ -201,7 +201,7 @@ __device__ inline void move_scales(const PermuteArgs& a, int block) {
 
 /// Blocks that write padding come first, then those for scales, then those with a warp per piece of a token's
 /// row.
-__global__ void __launch_bounds__(kThreads, 6) permute_kernel(const PermuteArgs a) {
+__global__ void __launch_bounds__(kPermuteThreads, 6) permute_kernel(const PermuteArgs a) {
   wait_for_work_before();
   int block = static_cast<int>(blockIdx.x);
   const int warp_of_block = threadIdx.x / kWarp;
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kThreads, 6) permute_kernel(const PermuteArgs 
     move_piece(a.quantized, token, piece - a.value.pieces, row, a.top_k);
 }
 
-int blocks_for(std::int64_t threads) { return static_cast<int>((threads + kThreads - 1) / kThreads); }
+int blocks_for(std::int64_t threads) { return static_cast<int>((threads + kPermuteThreads - 1) / kPermuteThreads); }
 
 RowMove row_move(const Tensor& to, const Tensor& from) {
   const std::int64_t bytes = bytes_of(to.dtype, to.cols);
@@ -279,7 +279,7 @@ bool move_rows(CudaDevice& device, const ops::Permute& op) {
     }
   }
   const int blocks = args.padding_blocks + args.scale_blocks + blocks_for(tokens * pieces * kWarp);
-  permute_kernel<<<blocks, kThreads, 0, device.stream()>>>(args);
+  permute_kernel<<<blocks, kPermuteThreads, 0, device.stream()>>>(args);
   return args.amax_out;
 }
 

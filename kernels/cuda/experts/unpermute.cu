@@ -13,7 +13,7 @@ namespace cuda {
 namespace {
 
 constexpr int kBatch = 4;  // slots whose rows are read together
-constexpr int kMostThreads = 256;
+constexpr int kUnpermuteThreads = 256;
 
 template <class Out, class Addend>
 struct UnpermuteArgs {
@@ -58,7 +58,7 @@ __device__ inline void add_rows(float (&sum)[8], const Args& a, std::int64_t tok
 }
 
 template <bool kDots, class Args>
-__global__ void __launch_bounds__(kMostThreads) unpermute_kernel(const Args a) {
+__global__ void __launch_bounds__(kUnpermuteThreads) unpermute_kernel(const Args a) {
   wait_for_work_before();
   __shared__ std::int32_t rows[kWarp];
   __shared__ float weights[kWarp];
@@ -91,11 +91,11 @@ __global__ void __launch_bounds__(kMostThreads) unpermute_kernel(const Args a) {
 }
 
 /// Short rows in FP32, one thread per element of a token's sum.
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kUnpermuteThreads)
     add_short_rows_kernel(float* out, const float* rows, const std::int32_t* row_of, std::int64_t size,
                           int cols, int top_k) {
   wait_for_work_before();
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kMostThreads + threadIdx.x;
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kUnpermuteThreads + threadIdx.x;
   if (i >= size) return;
   const std::int64_t token = i / cols;
   float sum = 0;
@@ -117,15 +117,15 @@ void CudaDevice::do_unpermute(const ops::Unpermute& op) {
   const std::int64_t C = op.out.cols;
   if (op.out.rows == 0) return;  // no tokens of other ranks
   if (short_rows(op)) {
-    const auto blocks = static_cast<unsigned>((op.out.size() + kMostThreads - 1) / kMostThreads);
-    add_short_rows_kernel<<<blocks, kMostThreads, 0, stream()>>>(
+    const auto blocks = static_cast<unsigned>((op.out.size() + kUnpermuteThreads - 1) / kUnpermuteThreads);
+    add_short_rows_kernel<<<blocks, kUnpermuteThreads, 0, stream()>>>(
         op.out.as<float>(), op.rows.as<float>(), op.groups.row_of.as<std::int32_t>(), op.out.size(),
         static_cast<int>(C), static_cast<int>(op.groups.top_k()));
     return launched("unpermute");
   }
   check_rule({.experts = op.groups.experts(), .top_k = op.groups.top_k()});
   if (C % 8 != 0) throw Unsupported("the CUDA device adds experts' rows of a multiple of 8 elements");
-  const int vectors = static_cast<int>(std::min<std::int64_t>(C / 8, kMostThreads));
+  const int vectors = static_cast<int>(std::min<std::int64_t>(C / 8, kUnpermuteThreads));
   const int threads = (vectors + kWarp - 1) / kWarp * kWarp;
   with_type(op.out.dtype, [&](auto out_type) {
     with_type(op.addend.dtype, [&](auto addend_type) {

@@ -71,12 +71,12 @@ std::string words(const BlockwiseKernel& kernel) {
 }
 
 /// D's bits after a kernel ran on a matrix of `fill` bytes, with the rows before and after it.
-struct Bits {
+struct OutputBits {
   std::vector<std::byte> before, d, after;
 };
 
-Bits bits_of(CudaDevice& device, const BlockwiseKernel& kernel, const GemmOperand& a, const GemmOperand& b,
-             int fill) {
+OutputBits bits_of(CudaDevice& device, const BlockwiseKernel& kernel, const GemmOperand& a,
+                   const GemmOperand& b, int fill) {
   constexpr std::int64_t kGuard = 16;  // rows
   const std::int64_t M = a.rows(), N = b.rows();
   Buffers buffers(device);
@@ -91,7 +91,7 @@ Bits bits_of(CudaDevice& device, const BlockwiseKernel& kernel, const GemmOperan
           {all.end() - guard, all.end()}};
 }
 
-double element(const Bits& bits, DType dtype, std::int64_t index) {
+double bits_element(const OutputBits& bits, DType dtype, std::int64_t index) {
   if (dtype == DType::f32) {
     float value = 0;
     std::memcpy(&value, &bits.d[static_cast<std::size_t>(4 * index)], 4);
@@ -130,7 +130,7 @@ TEST_CASE("blockwise: nothing outside D is written and every tile size gives the
       const HostOperand b = checks::make_quantized_tensor(format_b(kernel), shape.N, shape.K, false, 2);
       const GemmOperand device_a = buffers.copy_of(a.view), device_b = buffers.copy_of(b.view);
       constexpr int kFill = 0x3c;  // a small number in both dtypes
-      const Bits bits = bits_of(device, kernel, device_a, device_b, kFill);
+      const OutputBits bits = bits_of(device, kernel, device_a, device_b, kFill);
       INFO(words(kernel) << ", " << shape.M << " x " << shape.N << " x " << shape.K);
       const std::vector<std::byte> guard(bits.before.size(), std::byte(kFill));
       CHECK(bits.before == guard);
@@ -154,19 +154,19 @@ TEST_CASE("blockwise: a NaN reaches only its row and an infinite scale only its 
     const auto result = [&] {
       return bits_of(device, kernel, buffers.copy_of(a.view), buffers.copy_of(b.view), 0);
     };
-    const Bits clean = result();
+    const OutputBits clean = result();
     a.data[kRow * kShape.K + kAt] = 0x7f;  // NaN in both formats
     const Granularity granularity = b.view.format.granularity;
     const auto at = scale_index(granularity, kShape.N, kShape.K, kColumn, kAt / 128);
     const float infinite = std::numeric_limits<float>::infinity();
     std::memcpy(&b.scales[static_cast<std::size_t>(4 * at)], &infinite, 4);
-    const Bits marked = result();
+    const OutputBits marked = result();
 
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < kShape.M; ++i)
       for (std::int64_t j = 0; j < kShape.N; ++j) {
-        const double was = element(clean, kernel.d, i * kShape.N + j);
-        const double is = element(marked, kernel.d, i * kShape.N + j);
+        const double was = bits_element(clean, kernel.d, i * kShape.N + j);
+        const double is = bits_element(marked, kernel.d, i * kShape.N + j);
         const bool scaled = kernel.square_b ? j / 128 == kColumn / 128 : j == kColumn;
         if (i == kRow)
           wrong += !std::isnan(is);

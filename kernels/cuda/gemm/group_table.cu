@@ -9,7 +9,7 @@
 namespace precbench {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kTableThreads = 256;
 
 __device__ inline void* begin_of(const GroupAddress& matrix, std::int64_t group, std::int64_t first) {
   return static_cast<std::byte*>(matrix.base) + group * matrix.of_expert +
@@ -19,7 +19,7 @@ __device__ inline void* begin_of(const GroupAddress& matrix, std::int64_t group,
 __global__ void group_table_kernel(GroupTable table, GroupedMatrices of, const std::int32_t* offsets,
                                    int groups) {
   wait_for_work_before();
-  const int g = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int g = static_cast<int>(blockIdx.x) * kTableThreads + static_cast<int>(threadIdx.x);
   if (g >= groups) return;
   const std::int32_t first = offsets[g], rows = offsets[g + 1] - first;
   table.a[g] = begin_of(of.a, g, first);
@@ -79,7 +79,7 @@ std::int64_t GroupTable::bytes(std::int64_t groups) {
 
 void launch_group_table(const GroupTable& table, const GroupedMatrices& of, const std::int32_t* offsets,
                         std::int64_t groups, cudaStream_t stream) {
-  group_table_kernel<<<static_cast<unsigned>((groups + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+  group_table_kernel<<<static_cast<unsigned>((groups + kTableThreads - 1) / kTableThreads), kTableThreads, 0, stream>>>(
       table, of, offsets, static_cast<int>(groups));
   PRECBENCH_CHECK(cudaGetLastError());
 }

@@ -25,19 +25,19 @@
 namespace precbench {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kMatmulThreads = 256;
 constexpr int kCodesPerThread = 16;
 
 __global__ void broadcast_kernel(float* out, const float* value, std::int64_t count) {
   wait_for_work_before();
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kMatmulThreads + threadIdx.x;
   if (i < count) out[i] = value[0];
 }
 
 __global__ void expand_scales_kernel(std::uint8_t* out, const float* scales, Granularity granularity,
                                      std::int64_t rows, std::int64_t k, std::int64_t entries) {
   wait_for_work_before();
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kMatmulThreads + threadIdx.x;
   if (i < entries) out[i] = expanded_entry(granularity, scales, rows, k, i);
 }
 
@@ -51,7 +51,7 @@ struct Chunk {
 
   __device__ Chunk(std::int64_t rows, std::int64_t k) {
     const auto chunks = static_cast<std::uint32_t>((k + kCodesPerThread - 1) / kCodesPerThread);
-    const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x, of_row = i / chunks;
+    const std::uint32_t i = blockIdx.x * kMatmulThreads + threadIdx.x, of_row = i / chunks;
     row = of_row;
     first = std::int64_t{i - of_row * chunks} * kCodesPerThread;
     inside = row < rows;
@@ -115,7 +115,7 @@ __global__ void dequantize_fp4_kernel(__nv_bfloat16* out, const std::uint8_t* da
 __global__ void dequantize_custom_kernel(__nv_bfloat16* out, const cuda::CustomCopy operand,
                                          const __grid_constant__ Grid grid) {
   wait_for_work_before();
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kMatmulThreads + threadIdx.x;
   if (i >= operand.rows * operand.k) return;
   out[i] =
       __float2bfloat16_rn(operand.element(grid, i) * operand.scale(i / operand.k, i % operand.k) * operand.tensor_factor());
@@ -133,13 +133,13 @@ const float* amax_of(const GemmOperand& operand) {
 }
 
 unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  return static_cast<unsigned>((threads + kMatmulThreads - 1) / kMatmulThreads);
 }
 
 }  // namespace
 
 void launch_broadcast(float* out, const float* value, std::int64_t count, cudaStream_t stream) {
-  broadcast_kernel<<<blocks_for(count), kThreads, 0, stream>>>(out, value, count);
+  broadcast_kernel<<<blocks_for(count), kMatmulThreads, 0, stream>>>(out, value, count);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
@@ -151,23 +151,23 @@ void launch_dequantize(void* out, const GemmOperand& operand, cudaStream_t strea
   auto* to = static_cast<__nv_bfloat16*>(out);
   const auto* data = operand.data.as<std::uint8_t>();
   if (operand.format.dtype == DType::e2m1)
-    dequantize_fp4_kernel<<<blocks, kThreads, 0, stream>>>(to, data, operand.scale.data, amax_of(operand), whole,
+    dequantize_fp4_kernel<<<blocks, kMatmulThreads, 0, stream>>>(to, data, operand.scale.data, amax_of(operand), whole,
                                                            operand.format, operand.rows(), operand.k());
   else if (is_custom(operand.format))
-    dequantize_custom_kernel<<<blocks_for(operand.rows() * operand.k()), kThreads, 0, stream>>>(
+    dequantize_custom_kernel<<<blocks_for(operand.rows() * operand.k()), kMatmulThreads, 0, stream>>>(
         to, cuda::CustomCopy(operand), cuda::grid_argument(operand.format));
   else if (held_in_bf16(operand.format.dtype))
-    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, operand.data.as<std::uint16_t>(), operand.scale.data,
+    dequantize_kernel<<<blocks, kMatmulThreads, 0, stream>>>(to, operand.data.as<std::uint16_t>(), operand.scale.data,
                                                        operand.format, operand.rows(), operand.k());
   else
-    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, data, operand.scale.data, operand.format,
+    dequantize_kernel<<<blocks, kMatmulThreads, 0, stream>>>(to, data, operand.scale.data, operand.format,
                                                        operand.rows(), operand.k());
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
 void launch_expand_scales(std::uint8_t* out, const GemmOperand& operand, cudaStream_t stream) {
   const std::int64_t entries = scale_count(Granularity::block_1x32, operand.rows(), operand.k());
-  expand_scales_kernel<<<blocks_for(entries), kThreads, 0, stream>>>(
+  expand_scales_kernel<<<blocks_for(entries), kMatmulThreads, 0, stream>>>(
       out, operand.scale.as<float>(), operand.format.granularity, operand.rows(), operand.k(), entries);
   PRECBENCH_CHECK(cudaGetLastError());
 }

@@ -13,7 +13,7 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kCompareThreads = 256;
 
 struct CompareArgs {
   float* out;  // [rows, 2]
@@ -36,7 +36,7 @@ __device__ inline float row_max(const Element* x, std::int64_t cols, float softc
                                 std::uint32_t* buffer /* [32] */) {
   // Keys are ordered as the numbers are, NaN above all.
   std::uint32_t largest = 0;
-  for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) {
+  for (std::int64_t i = threadIdx.x; i < cols; i += kCompareThreads) {
     const float value = logit(x, i, softcap);
     const std::uint32_t bits = __float_as_uint(value);
     const std::uint32_t key = isnan(value) ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -49,7 +49,7 @@ __device__ inline float row_max(const Element* x, std::int64_t cols, float softc
 }
 
 template <class Element>
-__global__ void __launch_bounds__(kThreads) compare_logits_kernel(const CompareArgs a) {
+__global__ void __launch_bounds__(kCompareThreads) compare_logits_kernel(const CompareArgs a) {
   wait_for_work_before();
   __shared__ std::uint32_t maxima[2][kWarp];
   __shared__ double sums[3][kWarp];
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) compare_logits_kernel(const CompareA
     const float cap = a.softcap;
     const double p_max = row_max(p, a.cols, cap, maxima[0]), q_max = row_max(q, a.cols, cap, maxima[1]);
     double p_sum = 0, q_sum = 0, weighted = 0;  // weighted: of the differences, by the reference
-    for (std::int64_t i = threadIdx.x; i < a.cols; i += kThreads) {
+    for (std::int64_t i = threadIdx.x; i < a.cols; i += kCompareThreads) {
       const double p_logit = logit(p, i, cap) - p_max, q_logit = logit(q, i, cap) - q_max;
       const double weight = exp(p_logit);
       p_sum += weight;
@@ -90,9 +90,9 @@ void CudaDevice::do_compare_logits(const ops::CompareLogits& op) {
                          op.logits.rows,     op.logits.cols,    op.softcap};
   const auto grid = static_cast<unsigned>(std::min<std::int64_t>(op.logits.rows, 8 * sm_count()));
   if (op.logits.dtype == DType::f32)
-    compare_logits_kernel<float><<<grid, kThreads, 0, stream()>>>(args);
+    compare_logits_kernel<float><<<grid, kCompareThreads, 0, stream()>>>(args);
   else
-    compare_logits_kernel<std::uint16_t><<<grid, kThreads, 0, stream()>>>(args);
+    compare_logits_kernel<std::uint16_t><<<grid, kCompareThreads, 0, stream()>>>(args);
   launched("compare_logits");
 }
 

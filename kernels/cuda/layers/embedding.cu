@@ -18,33 +18,33 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kEmbeddingThreads = 256;
 
 void check_width(const Tensor& x) {
   if (const auto why = width_unsupported_reason(x.cols)) throw Unsupported(*why);
 }
 
 /// One thread copies one vector; vectors: per row.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kEmbeddingThreads)
     gather_rows_kernel(uint4* x, const std::int32_t* tokens, const uint4* table, std::int64_t count,
                        int vectors) {
   wait_for_work_before();
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kEmbeddingThreads + threadIdx.x;
   if (i >= count) return;
   const std::int64_t row = i / vectors, v = i % vectors;
   x[i] = table[static_cast<std::int64_t>(tokens[row]) * vectors + v];
 }
 
-__global__ void __launch_bounds__(kThreads) number_kernel(std::int32_t* positions, std::int32_t count) {
+__global__ void __launch_bounds__(kEmbeddingThreads) number_kernel(std::int32_t* positions, std::int32_t count) {
   wait_for_work_before();
-  const std::int32_t i = blockIdx.x * kThreads + threadIdx.x;
+  const std::int32_t i = blockIdx.x * kEmbeddingThreads + threadIdx.x;
   if (i < count) positions[i] = i;
 }
 
 /// Block (i, y): if sorted position i is the first of its token, adds that token's rows, in columns from 8
-/// kThreads y on.
+/// kEmbeddingThreads y on.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kEmbeddingThreads)
     add_rows_kernel(T* dtable, const std::uint16_t* dx, const std::int32_t* tokens,
                     const std::int32_t* positions, std::int32_t count, std::int64_t cols) {
   wait_for_work_before();
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int32_t first = blockIdx.x;
   const std::int32_t token = tokens[first];
   if (first > 0 && tokens[first - 1] == token) return;
-  const std::int64_t col = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * 8;
+  const std::int64_t col = (static_cast<std::int64_t>(blockIdx.y) * kEmbeddingThreads + threadIdx.x) * 8;
   if (col >= cols) return;
   T* target = dtable + token * cols + col;
   float sum[8];
@@ -86,8 +86,8 @@ void CudaDevice::do_embedding(const ops::Embedding& op) {
   using namespace cuda;
   check_width(op.x);
   const std::int64_t count = op.x.size() / 8;
-  const unsigned blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
-  gather_rows_kernel<<<blocks, kThreads, 0, stream()>>>(
+  const unsigned blocks = static_cast<unsigned>((count + kEmbeddingThreads - 1) / kEmbeddingThreads);
+  gather_rows_kernel<<<blocks, kEmbeddingThreads, 0, stream()>>>(
       op.x.as<uint4>(), op.tokens.as<std::int32_t>(), op.table.as<uint4>(), count, static_cast<int>(op.x.cols / 8));
   launched("embedding");
 }
@@ -110,12 +110,12 @@ void CudaDevice::do_embedding_backward(const ops::EmbeddingBackward& op) {
   auto* sorted = reinterpret_cast<std::int32_t*>(block);
   auto* numbers = reinterpret_cast<std::int32_t*>(block + list_bytes);
   auto* positions = reinterpret_cast<std::int32_t*>(block + 2 * list_bytes);
-  number_kernel<<<(count + kThreads - 1) / kThreads, kThreads, 0, stream()>>>(numbers, count);
+  number_kernel<<<(count + kEmbeddingThreads - 1) / kEmbeddingThreads, kEmbeddingThreads, 0, stream()>>>(numbers, count);
   sort(block + 3 * list_bytes, sort_bytes, sorted, numbers, positions);
-  const dim3 grid(count, static_cast<unsigned>((op.dx.cols / 8 + kThreads - 1) / kThreads));
+  const dim3 grid(count, static_cast<unsigned>((op.dx.cols / 8 + kEmbeddingThreads - 1) / kEmbeddingThreads));
   with_type(op.dtable.dtype, [&](auto type) {
     using T = decltype(type);
-    add_rows_kernel<<<grid, kThreads, 0, stream()>>>(op.dtable.as<T>(), op.dx.as<std::uint16_t>(), sorted,
+    add_rows_kernel<<<grid, kEmbeddingThreads, 0, stream()>>>(op.dtable.as<T>(), op.dx.as<std::uint16_t>(), sorted,
                                                      positions, count, op.dx.cols);
   });
   launched("embedding_backward");

@@ -17,7 +17,7 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kLatentThreads = 256;
 
 /// Widths in vectors of 8 elements, and where the tensors are.
 struct LatentArguments {
@@ -68,7 +68,7 @@ __device__ inline void load_rotated(float (&out)[8], const std::uint16_t* x, con
 }
 
 template <bool kInterleaved>
-__global__ void __launch_bounds__(kThreads) latent_heads_kernel(const LatentArguments a) {
+__global__ void __launch_bounds__(kLatentThreads) latent_heads_kernel(const LatentArguments a) {
   wait_for_work_before();
   const std::int64_t row = blockIdx.x;
   const int width = a.nope + a.rope, up = a.nope + a.values, keys = a.heads * width,
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) latent_heads_kernel(const LatentArgu
   const std::uint16_t *q = a.q + row * a.q_pitch, *kv = a.kv_up + row * 8 * a.heads * up,
                       *shared = a.shared + row * a.shared_pitch;
   std::uint16_t* out = a.qkv + row * 8 * (2 * keys + values);
-  for (int v = threadIdx.x; v < 2 * keys + values; v += kThreads) {
+  for (int v = threadIdx.x; v < 2 * keys + values; v += kLatentThreads) {
     float x[8];
     if (v >= 2 * keys) {
       const int of_values = v - 2 * keys, head = of_values / a.values;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) latent_heads_kernel(const LatentArgu
 
 /// `a` has the gradients; qkv is read.
 template <bool kInterleaved>
-__global__ void __launch_bounds__(kThreads) latent_heads_backward_kernel(const LatentArguments a) {
+__global__ void __launch_bounds__(kLatentThreads) latent_heads_backward_kernel(const LatentArguments a) {
   wait_for_work_before();
   extern __shared__ float sums[];  // [groups of heads][rope elements]
   const std::int64_t row = blockIdx.x;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) latent_heads_backward_kernel(const L
   const float* angles = a.angles(row);
   const std::uint16_t* in = a.qkv + row * 8 * (2 * keys + values);
   std::uint16_t *q = a.q + row * a.q_pitch, *kv = a.kv_up + row * 8 * a.heads * up;
-  for (int v = threadIdx.x; v < keys; v += kThreads) {
+  for (int v = threadIdx.x; v < keys; v += kLatentThreads) {
     const int head = v / width, i = v - head * width;
     float x[8];
     if (i < a.nope)
@@ -125,12 +125,12 @@ __global__ void __launch_bounds__(kThreads) latent_heads_backward_kernel(const L
     for (int j = 0; j < 8; ++j) x[j] *= a.q_scale;
     store_vector(q + 8 * v, x);
   }
-  for (int v = threadIdx.x; v < a.heads * up; v += kThreads) {
+  for (int v = threadIdx.x; v < a.heads * up; v += kLatentThreads) {
     const int head = v / up, i = v - head * up;
     const int from = i < a.nope ? keys + head * width + i : 2 * keys + head * a.values + i - a.nope;
     store_vector(kv + 8 * v, load_vector(in + 8 * from));
   }
-  const int groups = kThreads / a.rope, group = threadIdx.x / a.rope, i = threadIdx.x - group * a.rope;
+  const int groups = kLatentThreads / a.rope, group = threadIdx.x / a.rope, i = threadIdx.x - group * a.rope;
   if (group < groups) {
     float sum[8] = {};
     for (int head = group; head < a.heads; head += groups) {
@@ -166,7 +166,7 @@ LatentArguments arguments_of(const LatentHeadsOptions& options, const Tensor& qk
       throw Unsupported(
           "latent attention on the CUDA device needs widths of heads and latents that are multiples of 8, and of 16 "
           "with RoPE");
-  if (options.rope_dim > 8 * kThreads)
+  if (options.rope_dim > 8 * kLatentThreads)
     throw Unsupported("latent attention on the CUDA device: rope_dim is too large");
   const auto vectors = [](std::int64_t elements) { return static_cast<int>(elements / 8); };
   return {.qkv = qkv.as<std::uint16_t>(),
@@ -205,7 +205,7 @@ void CudaDevice::do_latent_heads(const ops::LatentHeads& op) {
   const float* table = rope_table(op.options.rope());
   const LatentArguments arguments = arguments_of(op.options, op.qkv, op.q, op.kv_up, op.latent, table);
   const auto kernel = op.options.interleaved ? latent_heads_kernel<true> : latent_heads_kernel<false>;
-  kernel<<<static_cast<unsigned>(op.qkv.rows), kThreads, 0, stream()>>>(arguments);
+  kernel<<<static_cast<unsigned>(op.qkv.rows), kLatentThreads, 0, stream()>>>(arguments);
   launched("latent_heads");
 }
 
@@ -216,7 +216,7 @@ void CudaDevice::do_latent_heads_backward(const ops::LatentHeadsBackward& op) {
   const LatentArguments arguments = arguments_of(op.options, op.dqkv, op.dq, op.dkv_up, op.dlatent, table);
   const auto kernel =
       op.options.interleaved ? latent_heads_backward_kernel<true> : latent_heads_backward_kernel<false>;
-  kernel<<<static_cast<unsigned>(op.dqkv.rows), kThreads, 8 * kThreads * sizeof(float), stream()>>>(
+  kernel<<<static_cast<unsigned>(op.dqkv.rows), kLatentThreads, 8 * kLatentThreads * sizeof(float), stream()>>>(
       arguments);
   launched("latent_heads_backward");
 }

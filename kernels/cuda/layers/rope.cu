@@ -37,7 +37,7 @@ struct RopeTables {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRopeThreads = 256;
 
 __device__ inline float sum_over_head(float x, int lanes) {
   for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(kAllLanes, x, step);
@@ -63,11 +63,11 @@ __device__ inline void add_to_pair(float (&a)[8], float (&b)[8], const std::uint
 }
 
 template <bool kNorm>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRopeThreads)
     rope_kernel(std::uint16_t* out, const std::uint16_t* qkv, const float* table, const Pairs pairs,
                 const NormAndBias before) {
   wait_for_work_before();
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kRopeThreads + threadIdx.x;
   // With QK-norm every lane takes part in its head's sums, even lanes beyond the end.
   const bool there = index < pairs.count;
   if (!kNorm && !there) return;
@@ -97,21 +97,21 @@ __global__ void __launch_bounds__(kThreads)
   store_vector(out + pair.at + pairs.D / 2, b);
 }
 
-/// partial: [blocks, 2 D], dq_norm and dk_norm of the block's pairs. kThreads is a multiple of the lanes of a
+/// partial: [blocks, 2 D], dq_norm and dk_norm of the block's pairs. kRopeThreads is a multiple of the lanes of a
 /// head, so a thread has the same elements of every head that it visits. kBias: the norm's input is qkv + bias.
 template <bool kNorm, bool kBias = false>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRopeThreads)
     rope_backward_kernel(std::uint16_t* dqkv, float* partial, const std::uint16_t* dout,
                          const std::uint16_t* qkv, const float* table, const Pairs pairs,
                          const NormAndBias before) {
   wait_for_work_before();
   extern __shared__ float sums[];  // [warps][2 D]
   float dgain[2][16] = {};
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kRopeThreads;
   const std::int64_t rounds = (pairs.count + stride - 1) / stride;
   for (std::int64_t round = 0; round < rounds; ++round) {
     const std::int64_t index =
-        round * stride + static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+        round * stride + static_cast<std::int64_t>(blockIdx.x) * kRopeThreads + threadIdx.x;
     const bool there = index < pairs.count;
     if (!kNorm && !there) continue;
     const Pair pair(pairs, there ? index : 0);
@@ -168,9 +168,9 @@ __global__ void __launch_bounds__(kThreads)
       if (lane < pairs.per_head) sums[warp * 2 * D + which * D + lane * 8 + j % 8 + (j < 8 ? 0 : D / 2)] = x;
     }
   __syncthreads();
-  for (std::int64_t c = threadIdx.x; c < 2 * D; c += kThreads) {
+  for (std::int64_t c = threadIdx.x; c < 2 * D; c += kRopeThreads) {
     float total = 0;
-    for (int w = 0; w < kThreads / kWarp; ++w) total += sums[w * 2 * D + c];
+    for (int w = 0; w < kRopeThreads / kWarp; ++w) total += sums[w * 2 * D + c];
     partial[blockIdx.x * 2 * D + c] = total;
   }
 }
@@ -248,11 +248,11 @@ int threads_over_heads(const RopeOptions& options) {
 }
 
 /// Copies the table's row of each row's position, in vectors of 4 floats.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRopeThreads)
     rows_at_positions_kernel(float4* rows, const float4* table, const int* positions, std::int64_t count,
                              int vectors) {
   wait_for_work_before();
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kRopeThreads + threadIdx.x;
   if (index >= count) return;
   const std::int64_t row = index / vectors;
   rows[index] = table[positions[row] * static_cast<std::int64_t>(vectors) + (index - row * vectors)];
@@ -272,7 +272,7 @@ const float* table_of_rows(const float* table, void* own, Pairs& pairs, const Ro
   const std::int64_t M = options.shape.tokens();
   const int vectors = static_cast<int>(options.shape.head_dim / 4);
   auto* rows = static_cast<float4*>(own);
-  rows_at_positions_kernel<<<static_cast<unsigned>((M * vectors + kThreads - 1) / kThreads), kThreads, 0,
+  rows_at_positions_kernel<<<static_cast<unsigned>((M * vectors + kRopeThreads - 1) / kRopeThreads), kRopeThreads, 0,
                              stream>>>(rows, reinterpret_cast<const float4*>(table),
                                        options.positions.as<const int>(), M * vectors, vectors);
   pairs.T = M;
@@ -281,7 +281,7 @@ const float* table_of_rows(const float* table, void* own, Pairs& pairs, const Ro
 }
 
 unsigned blocks_of(const Pairs& pairs) {
-  return static_cast<unsigned>((pairs.count + kThreads - 1) / kThreads);
+  return static_cast<unsigned>((pairs.count + kRopeThreads - 1) / kRopeThreads);
 }
 
 }  // namespace
@@ -325,7 +325,7 @@ void CudaDevice::do_rope(const ops::Rope& op) {
     return;
   }
   const auto kernel = op.options.q_norm.empty() ? rope_kernel<false> : rope_kernel<true>;
-  kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(op.out.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(),
+  kernel<<<blocks_of(pairs), kRopeThreads, 0, stream()>>>(op.out.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(),
                                                       table, pairs, norm_and_bias_of(op.options));
   launched("rope");
 }
@@ -356,7 +356,7 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
                            : op.options.bias.empty() ? rope_backward_kernel<true>
                                                      : rope_backward_kernel<true, true>;
   const std::int64_t gains = op.options.q_norm.size() + op.options.k_norm.size();
-  const int threads = over_heads ? threads_over_heads(op.options) : kThreads;
+  const int threads = over_heads ? threads_over_heads(op.options) : kRopeThreads;
   const auto over_heads_kernel = threads > kFewThreads ? rope_over_heads_backward_kernel<kMostThreads>
                                                        : rope_over_heads_backward_kernel<kFewThreads>;
   unsigned grid = blocks_of(pairs);
@@ -366,8 +366,8 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
     grid =
         row_grid(*this, over_heads_kernel, threads, shared_bytes, most_blocks_that_sum(*this, op.dout.rows));
   } else if (norm) {
-    shared_bytes = kThreads / kWarp * 2 * D * sizeof(float);
-    grid = row_grid(*this, head_kernel, kThreads, shared_bytes, grid);
+    shared_bytes = kRopeThreads / kWarp * 2 * D * sizeof(float);
+    grid = row_grid(*this, head_kernel, kRopeThreads, shared_bytes, grid);
   }
   const std::size_t partial_bytes = norm ? grid * gains * sizeof(float) : 0;
   auto* block =
@@ -381,7 +381,7 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
     over_heads_kernel<<<grid, threads, shared_bytes, stream()>>>(dqkv, partial, dout, qkv, table, pairs,
                                                                  before, op.dout.rows);
   else
-    head_kernel<<<grid, kThreads, shared_bytes, stream()>>>(dqkv, partial, dout, qkv, table, pairs, before);
+    head_kernel<<<grid, kRopeThreads, shared_bytes, stream()>>>(dqkv, partial, dout, qkv, table, pairs, before);
   if (norm) {
     sum_rows(op.dq_norm, partial, static_cast<int>(grid), gains, op.accumulate, stream());
     sum_rows(op.dk_norm, partial + op.options.q_norm.size(), static_cast<int>(grid), gains, op.accumulate,

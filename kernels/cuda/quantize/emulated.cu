@@ -14,7 +14,7 @@
 namespace precbench::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
+constexpr int kEmulatedThreads = 256;
 
 struct EmulatedArgs {
   CustomCopy operand;
@@ -76,19 +76,19 @@ struct EmulatedArgs {
 };
 
 /// Raises the amax of the value's elements, as FP32 bits.
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kEmulatedThreads)
     tensor_amax_kernel(std::uint32_t* out, const std::uint16_t* value, std::int64_t count) {
   wait_for_work_before();
   __shared__ std::uint32_t buffer[kWarp];
   std::uint32_t largest = 0;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kMostThreads + threadIdx.x; i < count;
-       i += std::int64_t{gridDim.x} * kMostThreads)
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kEmulatedThreads + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * kEmulatedThreads)
     largest = max(largest, static_cast<std::uint32_t>(abs_bits(bf16_decode(value[i]))));
   largest = block_max(largest, buffer);
   if (threadIdx.x == 0) atomicMax(out, largest);
 }
 
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kEmulatedThreads)
     cast_emulated_kernel(const EmulatedArgs a, const __grid_constant__ Grid grid) {
   wait_for_work_before();
   __shared__ std::uint32_t buffer[kWarp];
@@ -140,13 +140,13 @@ void quantize_copy(CudaDevice& device, const GemmOperand& operand, const Quantiz
   if (!operand.amax.empty()) {
     PRECBENCH_CHECK(cudaMemsetAsync(operand.amax.data, 0, operand.amax.bytes(), stream));
     const auto grid = static_cast<unsigned>(
-        std::min<std::int64_t>(detail::blocks_of(rows * k, kMostThreads), 4 * device.sm_count()));
-    tensor_amax_kernel<<<grid, kMostThreads, 0, stream>>>(operand.amax.as<std::uint32_t>(),
+        std::min<std::int64_t>(detail::blocks_of(rows * k, kEmulatedThreads), 4 * device.sm_count()));
+    tensor_amax_kernel<<<grid, kEmulatedThreads, 0, stream>>>(operand.amax.as<std::uint32_t>(),
                                                           x.value.as<std::uint16_t>(), rows * k);
   }
   PRECBENCH_CHECK(cudaMemsetAsync(operand.scale.data, 0, operand.scale.bytes(), stream));  // its padding
   const auto scopes = static_cast<unsigned>(detail::blocks_of(rows, tall) * detail::blocks_of(k, wide));
-  cast_emulated_kernel<<<scopes, tall * wide <= kWarp ? kWarp : kMostThreads, 0, stream>>>(
+  cast_emulated_kernel<<<scopes, tall * wide <= kWarp ? kWarp : kEmulatedThreads, 0, stream>>>(
       {CustomCopy(operand), x.value.as<std::uint16_t>(), columns,
        format.granularity == Granularity::tensor ? amax.as<std::uint32_t>() : nullptr, tall, wide,
        format.delayed(), format.history.margin, format.element_rounding == ElementRounding::stochastic,

@@ -1,0 +1,13 @@
+// The only file that is compiled again for another commit. See build_info.h.
+#include "bench/machine/build_info.h"
+
+#include "bench/machine/build_info_text.h"
+
+namespace precbench {
+
+const BuildInfo& build_info() {
+  static constexpr BuildInfo kInfo = {kBuildCommit, kBuildDirty, kBuildFlags, kBuildCompiler};
+  return kInfo;
+}
+
+}  // namespace precbench

@@ -1,0 +1,110 @@
+// Every fuzz target takes or properly refuses the inputs of its corpus and some random changes of each. Tests under
+// sanitizers (tools/ci/sanitize.sh) check memory and arithmetic as well; run.sh searches for new inputs.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/testing/catch.h"
+#include "tools/fuzz/fuzz.h"
+
+namespace precbench {
+namespace {
+
+constexpr int kChangesOfAnInput = 3;
+
+/// Discards what targets print and restores the environment variables that they change.
+class Quiet {
+ public:
+  Quiet() {
+    for (const char* name : kChanged)
+      if (const char* value = std::getenv(name))
+        before_.emplace_back(value);
+      else
+        before_.emplace_back();
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
+    close(nowhere);
+  }
+  ~Quiet() {
+    std::fflush(stdout);
+    dup2(out_, STDOUT_FILENO);
+    dup2(errors_, STDERR_FILENO);
+    close(out_);
+    close(errors_);
+    for (std::size_t i = 0; i < std::size(kChanged); ++i)
+      before_[i] ? setenv(kChanged[i], before_[i]->c_str(), 1) : unsetenv(kChanged[i]);
+  }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+
+ private:
+  static constexpr const char* kChanged[] = {"PATH", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"};
+  std::vector<std::optional<std::string>> before_;
+  const int out_ = dup(STDOUT_FILENO), errors_ = dup(STDERR_FILENO);
+};
+
+/// Returns the folders whose files a target reads first.
+std::vector<std::filesystem::path> seeds_of(const std::string& target) {
+  const std::filesystem::path root = PRECBENCH_SOURCE_DIR, corpus = root / "tools/fuzz/corpus";
+  if (target == "record" || target == "report" || target == "check") return {corpus / "records"};
+  if (target == "sweep_file" || target == "recipe") return {corpus / target, root / "bench/sweeps"};
+  return {corpus / target};
+}
+
+std::string bytes_in(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Returns a copy in which some bytes are replaced, dropped or repeated, or whose end is missing.
+std::string changed(std::string input, std::minstd_rand& random) {
+  for (auto changes = 1 + random() % 4; changes > 0 && !input.empty(); --changes) {
+    const std::size_t at = random() % input.size();
+    switch (random() % 4) {
+      case 0:
+        input[at] = static_cast<char>(random());
+        break;
+      case 1:
+        input.erase(at, 1 + random() % 8);
+        break;
+      case 2:
+        input.insert(at, input.substr(at, 1 + random() % 64));
+        break;
+      default:
+        if (random() % 8 == 0) input.resize(at);
+    }
+  }
+  return input;
+}
+
+TEST_CASE("fuzz targets: inputs of the corpus and changes of them are taken or properly refused", "[fuzz]") {
+  CHECK(fuzz_targets().size() == 15);
+  for (const auto& [name, target] : fuzz_targets()) {
+    std::minstd_rand random(1);
+    int inputs = 0;
+    for (const std::filesystem::path& folder : seeds_of(name))
+      for (const auto& file : std::filesystem::directory_iterator(folder)) {
+        const std::string seed = bytes_in(file.path());
+        for (int change = 0; change <= kChangesOfAnInput; ++change, ++inputs) {
+          const std::string input = change == 0 ? seed : changed(seed, random);
+          INFO(name << ", change " << change << " of " << file.path());
+          const Quiet quiet;
+          CHECK_NOTHROW(target(reinterpret_cast<const std::uint8_t*>(input.data()), input.size()));
+        }
+      }
+    INFO(name);
+    CHECK(inputs > 0);
+  }
+}
+
+}  // namespace
+}  // namespace precbench
