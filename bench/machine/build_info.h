@@ -1,4 +1,4 @@
-// What this program was built from, and how; tools/setup/build_info.cmake makes the values at every build.
+// Source and options of this build; tools/setup/build_info.cmake writes the values at every build.
 #pragma once
 
 namespace precbench {
