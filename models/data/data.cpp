@@ -19,8 +19,6 @@
 namespace precbench {
 namespace {
 
-constexpr std::int64_t kByteValues = 256;
-
 const char* name_of(std::optional<TokenWidth> width) {
   if (!width) return "text";
   return *width == TokenWidth::u16 ? "uint16 tokens" : "uint32 tokens";

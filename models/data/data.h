@@ -10,6 +10,8 @@
 
 namespace precbench {
 
+inline constexpr std::int64_t kByteValues = 256;  ///< smallest vocabulary for text, a token for every byte
+
 /// An endless, numbered supply of token sequences. Const members are thread-safe.
 class DataSource {
  public:

@@ -18,7 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kByteValues = 256;
 constexpr std::int32_t kEndOfAnswer = 0;
 
 /// One line of the file, for messages.
