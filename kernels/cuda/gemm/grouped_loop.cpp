@@ -125,10 +125,10 @@ void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
 
   const bool wgrad = op.options.role == GemmRole::wgrad;
   const std::int64_t b_rows = op.d.cols, k = wgrad ? most : op.a.k();
-  const std::int64_t copies =
+  const std::int64_t copied =
       bytes_of(op.a, (wgrad ? op.d.rows / experts : most) * k) + bytes_of(op.b, b_rows * k);
   // After matmul's own use of the scratch beyond the workspace.
-  const std::int64_t of_matmul = copies + 4 * kAlignment + std::int64_t{sizeof(float)} * (b_rows + most);
+  const std::int64_t of_matmul = copied + 4 * kAlignment + std::int64_t{sizeof(float)} * (b_rows + most);
   std::byte* const copies = behind_workspace(2 * of_matmul) + detail::padded(of_matmul, kAlignment);
   const bool timed = std::exchange(autotune_, false);
   for (std::int64_t e = 0; e < experts; ++e) {
