@@ -20,7 +20,7 @@ std::string error_of_file(const json& object) {
   return refusal_of([&] { model_from_json(object); });
 }
 
-std::string error_with(const std::string& model_type, const json& more) {
+std::string error_of_family(const std::string& model_type, const json& more) {
   return error_of_file(config_of(model_type, more));
 }
 
@@ -35,12 +35,12 @@ TEST_CASE("config.json: SmolLM3 lists its layers without RoPE, or every fourth h
   CHECK(!listed.has_rope(6));
   CHECK(listed.has_rope(7));
   CHECK(cut_to(listed, 4).block.layers_without_rope == Layers{0});
-  CHECK(contains(error_with("smollm3", {{"no_rope_layers", {1, 0}}}),
+  CHECK(contains(error_of_family("smollm3", {{"no_rope_layers", {1, 0}}}),
                  "no_rope_layers: expected 0 or 1 for each of 8 layers"));
-  CHECK(contains(error_with("smollm3", {{"no_rope_layers", {1, 0, 2, 1, 1, 1, 1, 1}}}),
+  CHECK(contains(error_of_family("smollm3", {{"no_rope_layers", {1, 0, 2, 1, 1, 1, 1, 1}}}),
                  "no_rope_layers: 2 is neither 0 nor 1"));
-  CHECK(contains(error_with("smollm3", {{"no_rope_layer_interval", 0}}), "no_rope_layer_interval: "));
-  CHECK(contains(error_with("smollm3", {{"mlp_bias", true}}), "mlp_bias: "));
+  CHECK(contains(error_of_family("smollm3", {{"no_rope_layer_interval", 0}}), "no_rope_layer_interval: "));
+  CHECK(contains(error_of_family("smollm3", {{"mlp_bias", true}}), "mlp_bias: "));
 }
 
 TEST_CASE("config.json: Granite's factors, which other models must not have", "[models]") {
@@ -55,9 +55,10 @@ TEST_CASE("config.json: Granite's factors, which other models must not have", "[
   CHECK(granite.logit_scale == 0.125);
   CHECK(granite.not_modelled.empty());
   CHECK(model_from_json(config_of("granite")).block.attention_scale == 1);  // the class's default
-  CHECK(contains(error_with("granite", {{"residual_multiplier", 0.0}}),
+  CHECK(contains(error_of_family("granite", {{"residual_multiplier", 0.0}}),
                  "residual_multiplier: must be a positive number, got 0"));
-  CHECK(contains(error_with("llama", factors), "residual_multiplier: a multiplier of residual branches"));
+  CHECK(
+      contains(error_of_family("llama", factors), "residual_multiplier: a multiplier of residual branches"));
 }
 
 TEST_CASE("config.json: OLMo 2 has norms on the outputs of its halves", "[models]") {
@@ -88,12 +89,12 @@ TEST_CASE("config.json: Phi-3's LongRoPE is read up to the original context", "[
   const auto error_of_factors = [&](const json& changed) {
     json other = rope;
     other["short_factor"] = changed;
-    return error_with("phi3", {{"rope_scaling", other}});
+    return error_of_family("phi3", {{"rope_scaling", other}});
   };
   CHECK(error_of_factors({1, 2}) == "rope_scaling: short_factor: has 2 numbers, a head of 16 has 8 pairs");
   CHECK(
       contains(error_of_factors({1, 0}), "rope_scaling: short_factor: expected a list of positive numbers"));
-  CHECK(contains(error_with("phi3", {{"resid_pdrop", 0.1}}), "resid_pdrop: dropout"));
+  CHECK(contains(error_of_family("phi3", {{"resid_pdrop", 0.1}}), "resid_pdrop: dropout"));
 }
 
 TEST_CASE("config.json: windows of Phi-3, Ministral 3 and Mixtral", "[models]") {
@@ -102,7 +103,7 @@ TEST_CASE("config.json: windows of Phi-3, Ministral 3 and Mixtral", "[models]") 
     CHECK(model_from_json(config_of(model_type)).sliding_window == 0);
     CHECK(model_from_json(config_of(model_type, {{"sliding_window", nullptr}})).sliding_window == 0);
     CHECK(model_from_json(config_of(model_type, {{"sliding_window", 48}})).sliding_window == 48);
-    CHECK(contains(error_with(model_type, {{"sliding_window", 0}}), "sliding_window: must be from 1"));
+    CHECK(contains(error_of_family(model_type, {{"sliding_window", 0}}), "sliding_window: must be from 1"));
   }
 }
 

@@ -12,7 +12,7 @@ namespace precbench {
 namespace {
 
 using nlohmann::json;
-using Layers = std::vector<std::int64_t>;
+using LayerList = std::vector<std::int64_t>;
 
 ModelConfig gemma_of(const char* model_type, const json& more = json::object()) {
   json object = {{"model_type", model_type}};
@@ -88,10 +88,10 @@ TEST_CASE("config.json: softcaps, scale of scores and windows of Gemma", "[model
     object.update(more);
     return gemma_of("gemma3_text", object).block.local_layers;
   };
-  CHECK(local({{"sliding_window_pattern", 3}}) == Layers{0, 1, 3});
+  CHECK(local({{"sliding_window_pattern", 3}}) == LayerList{0, 1, 3});
   CHECK(local({{"layer_types",
                 {"full_attention", "sliding_attention", "full_attention", "sliding_attention"}}}) ==
-        Layers{1, 3});
+        LayerList{1, 3});
   const ModelConfig full = gemma_of(
       "gemma3_text", {{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "full_attention"}}});
   CHECK((full.block.local_layers.empty() && full.sliding_window == 0 && full.block.local_rope_theta == 0));
@@ -105,7 +105,7 @@ TEST_CASE("config.json: softcaps, scale of scores and windows of Gemma", "[model
   CHECK(contains(gemma_error("gemma3_text", {{"use_bidirectional_attention", true}}),
                  "use_bidirectional_attention: attention to later tokens"));
   const ModelConfig cut = cut_to(find_model("gemma-3-1b"), 6);
-  CHECK(cut.block.local_layers == Layers{0, 1, 2, 3, 4});
+  CHECK(cut.block.local_layers == LayerList{0, 1, 2, 3, 4});
   CHECK_NOTHROW(validate(cut));
 }
 
