@@ -365,7 +365,7 @@ TEST_CASE("model_from_json: errors of a MoE config.json use the file's own keys"
   CHECK(contains(error_of_type("qwen3_moe", {{"moe_intermediate_size", 0}}), "moe_intermediate_size: "));
   for (const char* model_type : {"mixtral", "llama4_text"}) {
     INFO(model_type);
-    json object = std::string(model_type) == "mixtral" ? small_config_json("mixtral", 4, {}) : llama4();
+    json object = std::string(model_type) == "mixtral" ? small_config_json("mixtral", 4) : llama4();
     object.erase("intermediate_size");
     CHECK(config_refusal(object) == "intermediate_size: missing; a mixture of experts needs it");
   }
@@ -410,10 +410,10 @@ TEST_CASE("model_from_json: unsupported MoE settings of config.json are refused 
   CHECK(contains(error_having(deepseek_v3(), "scoring_func", "softmax"), "scoring_func: another score"));
   CHECK(error_having(deepseek_v3(), "scoring_func", "sigmoid").empty());
   CHECK(contains(error_having(deepseek_v3(), "topk_method", "greedy"), "topk_method: "));
-  const json qwen3 = small_config_json("qwen3_moe", 4, {});
+  const json qwen3 = small_config_json("qwen3_moe", 4);
   CHECK(contains(error_having(qwen3, "mlp_only_layers", {1}), "mlp_only_layers: "));
-  CHECK(contains(error_having(small_config_json("gpt_oss", 4, {}), "swiglu_alpha", 1.0), "swiglu_alpha: "));
-  CHECK(contains(error_having(small_config_json("olmoe", 4, {}), "clip_qkv", 8.0), "clip_qkv: "));
+  CHECK(contains(error_having(small_config_json("gpt_oss", 4), "swiglu_alpha", 1.0), "swiglu_alpha: "));
+  CHECK(contains(error_having(small_config_json("olmoe", 4), "clip_qkv", 8.0), "clip_qkv: "));
 }
 
 }  // namespace precbench
