@@ -43,6 +43,13 @@ std::vector<StudyCard> cards_of(const std::vector<SourceRecords>& sources) {
 }  // namespace
 
 int advise(const AdviseOptions& options, const AdviseHost& host) {
+  host.case_of(options.given);  // refuses flags before seconds of reading records
+  std::optional<HorizonSlope> slope;
+  if (options.tokens)
+    slope = options.base.empty() ? slope_of_law(kBesiroglu2024, *options.tokens)
+                                 : slope_of_runs(read_base_runs(options.base), *options.tokens);
+  else if (!options.base.empty())
+    throw InvalidInput("--base: needs --tokens, the length of the planned run");
   const RecordSet measured =
       options.records.empty() ? RecordSet{} : read_records(options.records, reduce_for_advice);
   if (!measured.without_record.empty()) throw InvalidInput(measured.without_record.front());
@@ -52,12 +59,6 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
     throw InvalidInput("--records: no records lie beside this program (share/precbench/records); name some");
   const std::vector<SourceRecords> sources = {{SpeedSource::measured, &measured},
                                               {SpeedSource::committed, &committed}};
-  std::optional<HorizonSlope> slope;
-  if (options.tokens)
-    slope = options.base.empty() ? slope_of_law(kBesiroglu2024, *options.tokens)
-                                 : slope_of_runs(read_base_runs(options.base), *options.tokens);
-  else if (!options.base.empty())
-    throw InvalidInput("--base: needs --tokens, the length of the planned run");
   SpeedTable speeds = speed_table(options, host, sources);
   const std::vector<StudyCard> cards = cards_of(sources);
   const StudyPrices prices(cards);
