@@ -124,6 +124,7 @@ TEST_CASE("run_case: reduce_amax adds one predicted exchange per tensor", "[sess
           {2, "fsdp", "gather", "bf16", "attention+norm"}}) {
       Case c = parallel_case(2, ep, "tensorwise", model.c_str());
       c.parallel = parallel, c.exchange = exchange, c.dispatch = dispatch, c.recompute = recompute;
+      c.steps = 1;
       INFO(model << ", ep " << ep << ", " << parallel << ", " << exchange << ", " << dispatch << ", "
                  << recompute);
       const std::int64_t own = maxima(c);

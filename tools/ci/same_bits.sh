@@ -15,7 +15,7 @@ if ldd build/precbench | grep -i blas; then
 fi
 
 # Tests that compare bits or counts between different work splits, and the ops below them.
-numeric="[gemm],[matmul],[threads],[ep]~[checkpoint],[amax],[rank]~[gpu],measure_fidelity: route flips increase with fewer mantissa bits"
+numeric="[gemm],[matmul],[threads],[ep]~[checkpoint]~[session],[amax]~[session],[rank]~[gpu],measure_fidelity: route flips increase with fewer mantissa bits"
 names() { build/precbench_tests --list-test-names-only "$numeric" | grep -c . || true; }
 (( $(names) > 50 )) || { echo "$0: the filter finds too few tests" >&2; exit 1; }
 

@@ -99,7 +99,7 @@ RecordSet set_of(const Kind& kind, int count) {
 }  // namespace
 
 TEST_CASE("make_report: four times the records take less than eight times the CPU time", "[report][scale]") {
-  constexpr int kFew = 300;
+  constexpr int kFew = 150;
   for (const Kind& kind : kKinds) {
     const RecordSet few = set_of(kind, kFew), many = set_of(kind, 4 * kFew);
     const auto report = [](const RecordSet& set) {
