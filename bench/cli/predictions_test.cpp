@@ -84,13 +84,14 @@ TEST_CASE("sweep: --on is refused without --dry-run, beside --gpu, and for an un
           "[cli][predictions]") {
   SweepCommand command = command_of({"bf16"});
   command.dry_run = false;
-  CHECK_THROWS_WITH(sweep(command), Catch::StartsWith("--on: names a machine to predict: add --dry-run"));
+  CHECK_THROWS_WITH(sweep(command),
+                    Catch::Matchers::StartsWith("--on: names a machine to predict: add --dry-run"));
   command = command_of({"bf16"});
   command.gpu = "h100";
-  CHECK_THROWS_WITH(sweep(command), Catch::StartsWith("--gpu: --on names the GPU already"));
+  CHECK_THROWS_WITH(sweep(command), Catch::Matchers::StartsWith("--gpu: --on names the GPU already"));
   command = command_of({"bf16"});
   command.on = "h2000";
-  CHECK_THROWS_WITH(sweep(command), Catch::StartsWith("--on: no machine \"h2000\""));
+  CHECK_THROWS_WITH(sweep(command), Catch::Matchers::StartsWith("--on: no machine \"h2000\""));
   command.on.clear();
   command.json = true;
   CHECK_THROWS_WITH(sweep(command), "--json: needs --dry-run --on MACHINE");

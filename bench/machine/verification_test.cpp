@@ -78,8 +78,7 @@ TEST_CASE("verification_file: XDG folder or home and nothing without both", "[do
   unsetenv("XDG_CACHE_HOME"), unsetenv("HOME");
   CHECK(verification_file(some_verification().machine).empty());
   CHECK_FALSE(read_verification(some_verification().machine));
-  CHECK_THROWS_WITH(write_verification(some_verification()),
-                    Catch::Contains("neither XDG_CACHE_HOME nor HOME"));
+  CHECK_THROWS_WITH(write_verification(some_verification()), ContainsText("neither XDG_CACHE_HOME nor HOME"));
   if (!home.empty()) setenv("HOME", home.c_str(), 1);
 }
 

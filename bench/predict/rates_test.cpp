@@ -203,7 +203,7 @@ TEST_CASE("Rates: JSON and back, and what is refused", "[rates]") {
   CHECK_THROWS_AS(rates_from_json(bad, "file"), InvalidInput);
   bad = json;
   bad.erase("errors");
-  CHECK_THROWS_WITH(rates_from_json(bad, "file"), Catch::StartsWith("file: "));
+  CHECK_THROWS_WITH(rates_from_json(bad, "file"), Catch::Matchers::StartsWith("file: "));
 }
 
 TEST_CASE("results/rates: every file is of a known machine and plausible", "[rates]") {
