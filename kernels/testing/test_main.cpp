@@ -1,6 +1,7 @@
 // Entry point of the test program; works with Catch2 2.13 and 3.
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_session.hpp>
+#define PRECBENCH_CATCH2_3
 #else
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <regex>
 #include <string>
+#include <vector>
 
 #include "kernels/testing/temp_directory.h"
 
@@ -39,11 +41,28 @@ std::string without_hidden_tests(const std::string& filter) {
   return result;
 }
 
+/// Returns the arguments with --list-test-names-only, of Catch2 2.13 alone, in the words of Catch2 3.
+std::vector<const char*> arguments_of(int argc, char** argv) {
+  std::vector<const char*> arguments;
+  for (int i = 0; i < argc; ++i) {
+#ifdef PRECBENCH_CATCH2_3
+    if (std::string(argv[i]) == "--list-test-names-only") {
+      arguments.insert(arguments.end(), {"--list-tests", "--verbosity", "quiet"});
+      continue;
+    }
+#endif
+    arguments.push_back(argv[i]);
+  }
+  return arguments;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   Catch::Session session;
-  if (const int status = session.applyCommandLine(argc, argv)) return status;
+  const std::vector<const char*> arguments = arguments_of(argc, argv);
+  if (const int status = session.applyCommandLine(static_cast<int>(arguments.size()), arguments.data()))
+    return status;
   std::string filter;
   for (const std::string& words : session.configData().testsOrTags)
     filter += (filter.empty() ? "" : " ") + words;
