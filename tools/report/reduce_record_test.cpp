@@ -22,7 +22,8 @@ std::string all_reports(const RecordSet& set) {
 
 TEST_CASE("reduce_record: reports of reduced and complete records are equal", "[reduce]") {
   const std::string results = PRECBENCH_SOURCE_DIR "/results/";
-  for (const char* name : {"cpu", "h200", "h200x4", "h200/interleaved", "baseline"}) {
+  for (const char* name : {"cpu", "h200/single.jsonl", "h200/study-125m.jsonl", "h200/moe-h200.jsonl",
+                           "h200x4", "h200/interleaved", "baseline"}) {
     const RecordSet whole = read_records({results + name}),
                     reduced = read_records({results + name}, reduce_for_report),
                     of_table = read_records({results + name}, reduce_for_table);
