@@ -1,4 +1,4 @@
-// The only file that is compiled again for another commit. See build_info.h.
+// Only this file is compiled again when the commit changes. See build_info.h.
 #include "bench/machine/build_info.h"
 
 #include "bench/machine/build_info_text.h"
