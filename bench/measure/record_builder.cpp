@@ -104,6 +104,8 @@ void RecordBuilder::add_parameters(const std::vector<std::uint64_t>& before,
 void RecordBuilder::add_timing(Timing timing, const SamplingMeasurement& sampling) {
   const std::lock_guard lock(mutex_);
   timing.wall_ms = sampling.wall_ms;
+  timing.cpu_ms = sampling.cpu_ms;
+  timing.cpu_wait_ms = sampling.cpu_wait_ms;
   record_.timing = std::move(timing);
   record_.telemetry = sampling.telemetry;
   energy_j_per_token_ = sampling.energy_j_per_token;

@@ -21,6 +21,7 @@ namespace precbench {
 /// Measurements taken over the steps that are samples.
 struct SamplingMeasurement {
   std::optional<double> wall_ms;  ///< per step, on the host's clock
+  std::optional<double> cpu_ms, cpu_wait_ms;  ///< per step, of this process; see Timing
   std::optional<Telemetry> telemetry;
   std::optional<double> energy_j_per_token;
 };

@@ -1,4 +1,4 @@
-// Host time and GPU telemetry over the steps that are samples.
+// Host time, CPU time and GPU telemetry over the steps that are samples.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/case/plan.h"
+#include "bench/machine/cpu_time.h"
 #include "bench/machine/gpu_watch.h"
 #include "bench/measure/record_builder.h"
 #include "bench/process/rendezvous.h"
@@ -47,6 +48,8 @@ class SamplingWatch {
   std::size_t from_ = 0;
   bool left_out_ = false;
   Clock::time_point since_;
+  CpuTime cpu_since_;
+  CpuTimeSpent cpu_left_out_;  ///< by leave_out() since then
   SamplingMeasurement result_;
 };
 

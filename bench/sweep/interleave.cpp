@@ -51,6 +51,8 @@ Timing pool(const Record& first, const Record& second) {
   if (const auto s = sample_statistics(pooled.samples_ms)) pooled.iqr_ms = s->iqr();
   pooled.min_ms = lower(a.min_ms, b.min_ms);
   pooled.wall_ms = mean(a.wall_ms, b.wall_ms);
+  pooled.cpu_ms = mean(a.cpu_ms, b.cpu_ms);
+  pooled.cpu_wait_ms = mean(a.cpu_wait_ms, b.cpu_wait_ms);
   pooled.runs = {run_of(first), run_of(second)};
   if (a.median_ms && b.median_ms && *pooled.median_ms > 0)
     pooled.between_runs = std::fabs(*a.median_ms - *b.median_ms) / *pooled.median_ms;

@@ -146,7 +146,9 @@ void audit_training(Audit& audit, const Record& record) {
 
 std::optional<std::string> contradiction(const Record& record) {
   Audit audit;
-  if (record.timing) audit_timing(audit, *record.timing);
+  if (record.schema == 1 && record.definition)
+    audit.found = "schema is 1, but there is a definition, which came with schema 2";
+  if (record.timing && !audit.found) audit_timing(audit, *record.timing);
   if (record.metrics) audit_speed(audit, record);
   if (record.status == Status::ok && record.timing && record.training) audit_curve(audit, record);
   // An ok run did all its steps. A shorter curve would be compared at a wrong step.

@@ -53,6 +53,11 @@ TEST_CASE("contradiction: valid records have none whatever sections they lack", 
   for (const Record& record : records) CHECK(contradiction(record).value_or("none") == "none");
 }
 
+TEST_CASE("contradiction: a definition under schema 1 is found", "[contradiction]") {
+  CHECK(after([](Record& r) { r.schema = 1; }) == "schema is 1, but there is a definition, which came with schema 2");
+  CHECK_FALSE(contradiction(samples::of_schema_1(samples::gpu_record("bf16", 250))));
+}
+
 TEST_CASE("contradiction: speeds that do not follow from the median step are found", "[contradiction]") {
   CHECK(after([](Record& r) { r.metrics->tokens_per_s = 99999999; }) ==
         "metrics.tokens_per_s is 99999999, but training.tokens_per_step over timing.median_ms gives 65536");

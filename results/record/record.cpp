@@ -112,7 +112,8 @@ bool added_later(std::string_view key) {
                 std::is_same_v<T, CellRecord> || std::is_same_v<T, StudyPlace> || std::is_same_v<T, Support>)
     return left_out(key);
   if constexpr (std::is_same_v<T, OpRecord>) return key == "shape" || key == "formats";
-  return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
+  return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "cpu_ms" || key == "cpu_wait_ms" || key == "runs" ||
+                                       key == "between_runs");
 }
 
 /// Returns an integer in the range of T; accepts integral floating-point numbers such as 3.0.

@@ -112,6 +112,14 @@ struct Timing {
   /// Host-clock time per step over all samples. Includes the host's work between steps (next tokens, upload,
   /// reading back the loss), which the device clock of samples_ms excludes. Null in older records.
   OptionalNumber wall_ms;
+  /// CPU time of the process per step, over the same time as wall_ms: of all its threads, in user and kernel mode. On
+  /// the CPU device less than wall_ms times the threads means that threads slept or had to share CPUs. Null in older
+  /// records and if several processes run the case.
+  OptionalNumber cpu_ms;
+  /// Time per step that the process's threads, together, were ready to run and waited for a CPU by the
+  /// kernel's scheduling statistics, over the same time: other processes, or a CPU quota, held the CPUs. Null where the
+  /// kernel does not count it.
+  OptionalNumber cpu_wait_ms;
   /// Interleaved case (A B B A): both runs, whose samples are consecutive above; else empty.
   std::vector<TimingRun> runs;
   OptionalNumber between_runs;  ///< difference of the runs' medians, as a fraction of median_ms

@@ -58,6 +58,7 @@ void each_field(S& s, F&& f) {
   f("samples_ms", s.samples_ms), f("outliers", s.outliers), f("warmup", s.warmup),
       f("stop_reason", s.stop_reason);
   f("median_ms", s.median_ms), f("iqr_ms", s.iqr_ms), f("min_ms", s.min_ms), f("wall_ms", s.wall_ms);
+  f("cpu_ms", s.cpu_ms), f("cpu_wait_ms", s.cpu_wait_ms);
   f("runs", s.runs), f("between_runs", s.between_runs);
 }
 

@@ -145,7 +145,7 @@ bool is_older(const Record& a, const Record& b) {
 /// Reads files into a set.
 class Reader {
  public:
-  explicit Reader(ReduceRecord reduce) : reduce_(reduce) {}
+  Reader(ReduceRecord reduce, Repeats repeats) : reduce_(reduce), repeats_(repeats) {}
   void read(const std::string& path);
   RecordSet finish();
 
@@ -170,6 +170,7 @@ class Reader {
   void keep(const std::vector<bool>& kept);
 
   ReduceRecord reduce_;
+  Repeats repeats_;
   CaseFields like_;                                        ///< of a recent record, for others to share
   std::unordered_map<std::string, DefinitionPart> parts_;  ///< by their text, for others to share
   std::set<std::string> case_fields_;
@@ -279,16 +280,24 @@ std::vector<std::uint32_t> Reader::newest_of_each() const {
   return newest;
 }
 
-/// Keeps the newest record of each case on each machine.
+/// Keeps the newest record of each case on each machine, and with Repeats::all the older measured ones of other times.
 void Reader::drop_repeated() {
   const std::vector<LocatedRecord>& records = set.records;
   const std::vector<std::uint32_t> newest = newest_of_each();
+  std::map<std::pair<std::uint32_t, std::string>, std::size_t> times;  // of older records, by their newest and time
   std::vector<bool> kept(records.size(), false);
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const std::size_t w = newest[i];
-    const LocatedRecord& winner = records[w];
+    std::size_t w = newest[i];
     kept[i] = w == i;
     if (kept[i]) continue;
+    if (repeats_ == Repeats::all && is_older(records[i].record, records[w].record) &&
+        records[i].record.status == Status::ok && records[w].record.status == Status::ok) {
+      const auto [same_time, is_new] = times.try_emplace({newest[i], records[i].record.created}, i);
+      kept[i] = is_new;
+      if (is_new) continue;
+      w = same_time->second;
+    }
+    const LocatedRecord& winner = records[w];
     const auto& [record, origin, neighbour] = records[i];
     std::string which = "; the newer one is used";
     if (!is_older(record, winner.record)) {
@@ -425,8 +434,8 @@ std::string spare_name(const std::string& path) {
     if (const std::string name = fmt::format("{}.{}", path, i); !fs::exists(name)) return name;
 }
 
-RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce) {
-  Reader reader(reduce);
+RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce, Repeats repeats) {
+  Reader reader(reduce, repeats);
   std::set<fs::path> seen;
   for (const std::string& path : paths) {
     const RecordSet& set = reader.set;

@@ -2,6 +2,7 @@
 // sweep.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,7 +55,7 @@ struct LocatedRecord {
 struct RecordSet {
   std::vector<LocatedRecord> records;
   /// Problems, one line each with its place. Left out: lines that are not records, a half-written last line,
-  /// records of an unknown schema. Resolved: repeated cases (the newest by `created` is kept; of equal fields
+  /// records of an unknown schema. Resolved: repeated cases (the newest by `created` is kept, see Repeats; of equal fields
   /// that of schema 2). Kept: records that contradict themselves (contradiction.h) or have mixed or unknown
   /// method versions. Problems beyond kMostProblems are counted in a last line.
   std::vector<std::string> problems;
@@ -67,10 +68,15 @@ struct RecordSet {
   std::vector<std::string> without_record;
 };
 
+/// Which measured records of one case on one machine are kept: the newest, or all of them, as of a baseline with repeats.
+/// Records that are equal, or whose times do not tell their order, are problems either way.
+enum class Repeats : std::uint8_t { newest, all };
+
 /// Reads record files, and every *.jsonl of folders by name, in the order given. "-" and /dev/stdin are
 /// standard input, /dev/fd/N is an open descriptor. Applies `reduce` to every record as it is read, to limit
 /// memory. Throws InvalidInput if a path does not exist, cannot be read, is not a regular file (a named
 /// pipe), or is a folder without record files.
-RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce = nullptr);
+RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce = nullptr,
+                       Repeats repeats = Repeats::newest);
 
 }  // namespace precbench

@@ -40,6 +40,35 @@ TEST_CASE("append_record: records are read back in order", "[record_file]") {
   CHECK(read_records({file, scratch.path().string()}).problems.empty());
 }
 
+TEST_CASE("read_records: Repeats::all keeps the measured records of a case that have times of their own", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string file = scratch / "records.jsonl";
+  Record first = samples::gpu_record("bf16", 250), second = samples::gpu_record("bf16", 251);
+  second.created = "2025-03-02T12:00:00Z";
+  append_record(file, first);
+  append_record(file, second);
+  const auto all = [&] { return read_records({file}, nullptr, Repeats::all); };
+  CHECK(read_records({file}).records.size() == 1);
+  CHECK(read_records({file}).problems.size() == 1);
+  REQUIRE(all().records.size() == 2);
+  CHECK(all().problems.empty());
+  CHECK(all().records[0].record.timing->median_ms == 250);
+  // The same record twice is no repeat, and neither is another of the same time.
+  append_record(file, first);
+  CHECK(all().records.size() == 2);
+  CHECK(contains(all().problems.at(0), "is repeated at"));
+  CHECK(all().undecided.empty());
+  first.timing->wall_ms = 260;
+  append_record(file, first);
+  CHECK(all().undecided == std::vector<std::string>{first.id});
+  // A failed case is no repeat.
+  const TempDirectory other;
+  second.status = Status::crashed, second.error = "why";
+  append_record(other / "r.jsonl", samples::gpu_record("bf16", 250));
+  append_record(other / "r.jsonl", second);
+  CHECK(read_records({other / "r.jsonl"}, nullptr, Repeats::all).records.size() == 1);
+}
+
 TEST_CASE("read_records: a byte order mark at the start is accepted", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch.write("records.jsonl", "\xEF\xBB\xBF");
