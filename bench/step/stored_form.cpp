@@ -5,7 +5,8 @@
 //   q_proj, k_proj: RoPE pairs rows 2i and 2i + 1 of a head; here row i is paired with row head_dim/2 + i
 // gpt-oss: experts as Llama 4's, but with columns that alternate between gate and up, and gate_up_proj_bias [E, 2F],
 //   down_proj_bias [E, C]
-// Phi-3: qkv_proj has the rows of q, k and v; gate_up_proj those of gate and up; GLM: only the latter
+// Phi-3: qkv_proj has the rows of q, k and v; gate_up_proj those of gate and up; GLM: only the latter; Granite 4.0: the
+//   latter as shared_mlp.input_linear
 #include "bench/step/stored_form.h"
 
 #include <algorithm>
@@ -60,6 +61,12 @@ StoredPart StoredForm::part_of_joined(const Parameter& p, StoredPart part) const
     inside("q_proj.weight", "qkv_proj.weight", all, 0);
     inside("k_proj.weight", "qkv_proj.weight", all, q_rows);
     inside("v_proj.weight", "qkv_proj.weight", all, q_rows + kv_rows);
+  }
+  if (joined_ == TensorFusion::granite_hybrid) {
+    inside("mlp.gate_proj.weight", "shared_mlp.input_linear.weight", 2 * p.rows, 0);
+    inside("mlp.up_proj.weight", "shared_mlp.input_linear.weight", 2 * p.rows, p.rows);
+    inside("mlp.down_proj.weight", "shared_mlp.output_linear.weight", p.rows, 0);
+    return part;
   }
   inside("gate_proj.weight", "gate_up_proj.weight", 2 * p.rows, 0);
   inside("up_proj.weight", "gate_up_proj.weight", 2 * p.rows, p.rows);

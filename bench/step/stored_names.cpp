@@ -3,7 +3,7 @@
 // GPT-2       every matrix of a block [in, out]; q, k and v side by side in c_attn
 // GPT-BigCode q, k and v one after the other in c_attn
 // GPT-NeoX    q, k and v of one head, then those of the next, in query_key_value
-// GPT-J, Phi-2 and StarCoder2 have a tensor for each parameter
+// GPT-J, Phi-2, StarCoder2, EXAONE 3 and Hunyuan have a tensor for each parameter
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -42,8 +42,17 @@ constexpr ModuleName kModuleNames[] = {
     {TensorFusion::phi, "mlp.down_proj", "mlp.fc2"},
     {TensorFusion::starcoder2, "mlp.up_proj", "mlp.c_fc"},
     {TensorFusion::starcoder2, "mlp.down_proj", "mlp.c_proj"},
+    {TensorFusion::exaone, "self_attn.q_proj", "attn.attention.q_proj"},
+    {TensorFusion::exaone, "self_attn.k_proj", "attn.attention.k_proj"},
+    {TensorFusion::exaone, "self_attn.v_proj", "attn.attention.v_proj"},
+    {TensorFusion::exaone, "self_attn.o_proj", "attn.attention.out_proj"},
+    {TensorFusion::exaone, "mlp.gate_proj", "mlp.c_fc_0"},
+    {TensorFusion::exaone, "mlp.up_proj", "mlp.c_fc_1"},
+    {TensorFusion::exaone, "mlp.down_proj", "mlp.c_proj"},
+    {TensorFusion::hunyuan, "self_attn.q_norm", "self_attn.query_layernorm"},
+    {TensorFusion::hunyuan, "self_attn.k_norm", "self_attn.key_layernorm"},
 };
-/// Names that GPT-2, GPT-BigCode and GPT-J have in common.
+/// Names that GPT-2, GPT-BigCode, GPT-J and EXAONE 3 have in common.
 constexpr std::pair<std::string_view, std::string_view> kGptNames[] = {
     {"model.embed_tokens", "transformer.wte"}, {"model.embed_positions", "transformer.wpe"},
     {"model.norm", "transformer.ln_f"},        {"input_layernorm", "ln_1"},
@@ -51,7 +60,8 @@ constexpr std::pair<std::string_view, std::string_view> kGptNames[] = {
 };
 
 bool is_gpt(TensorFusion family) {
-  return family == TensorFusion::gpt2 || family == TensorFusion::gpt_bigcode || family == TensorFusion::gptj;
+  return family == TensorFusion::gpt2 || family == TensorFusion::gpt_bigcode ||
+         family == TensorFusion::gptj || family == TensorFusion::exaone;
 }
 
 std::string module_name(TensorFusion family, std::string_view module) {
@@ -81,8 +91,9 @@ struct NameParts {
 }  // namespace
 
 bool is_named_tensor(std::string_view name) {
-  constexpr std::array kOnly = {"attn.c_attn.weight", "attn.out_proj.weight", ".query_key_value.weight",
-                                "mlp.fc1.weight", "mlp.c_fc.weight"};
+  constexpr std::array kOnly = {"attn.c_attn.weight",     "attn.out_proj.weight", ".query_key_value.weight",
+                                "mlp.fc1.weight",         "mlp.c_fc.weight",      "mlp.c_fc_0.weight",
+                                ".query_layernorm.weight"};
   return std::any_of(kOnly.begin(), kOnly.end(), [&](const char* end) { return name.ends_with(end); });
 }
 

@@ -26,7 +26,8 @@ bool has_fused_tensors(const SafetensorsFile& file) {
     return stored.name.ends_with("experts.gate_up_proj") ||
            stored.name.ends_with("experts.gate_up_proj_blocks") ||
            stored.name.ends_with("self_attn.qkv_proj.weight") ||
-           stored.name.ends_with("mlp.gate_up_proj.weight") || is_named_tensor(stored.name);
+           stored.name.ends_with("mlp.gate_up_proj.weight") ||
+           stored.name.ends_with("shared_mlp.input_linear.weight") || is_named_tensor(stored.name);
   });
 }
 
@@ -35,7 +36,8 @@ struct LanguageModel {
   const char *model, *head;
 };
 constexpr LanguageModel kLanguageModels[] = {{"language_model.model.", "language_model."},
-                                             {"model.language_model.", ""}};
+                                             {"model.language_model.", ""},
+                                             {"language.model.", "language."}};
 
 /// Returns the file's name of one of the language model's tensors.
 std::string name_in(const SafetensorsFile& file, const std::string& name) {

@@ -16,8 +16,9 @@ using nlohmann::json;
 
 constexpr EnumNames<NormPlace, 3> kNormPlaceNames{{"before", "after", "both"}};
 constexpr EnumNames<Activation, 4> kActivationNames{{"silu", "gelu_tanh", "gelu", "relu2"}};
-constexpr EnumNames<TensorFusion, 9> kTensorFusionNames{
-    {"none", "qkv_and_gate_up", "gate_up", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "phi", "starcoder2"}};
+constexpr EnumNames<TensorFusion, 12> kTensorFusionNames{
+    {"none", "qkv_and_gate_up", "gate_up", "granite_hybrid", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "phi",
+     "starcoder2", "exaone", "hunyuan"}};
 constexpr EnumNames<NormNames, 2> kNormNames{{"gemma", "glm4"}};
 constexpr EnumNames<RopePairs, 2> kRopePairsNames{{"halves", "interleaved"}};
 constexpr EnumNames<NormKind, 2> kNormKindNames{{"rms", "layer"}};
@@ -45,6 +46,7 @@ void each_block_key(Config& config, Visit&& visit) {
   visit("residual", config.block.residual);
   visit("gated", config.block.gated);
   visit("ffn_bias", config.block.ffn_bias);
+  visit("qk_norm_after_rope", config.block.qk_norm_after_rope);
   visit("attention_sinks", config.block.attention_sinks);
   visit("unit_queries_and_keys", config.block.unit_queries_and_keys);
   visit("temperature", config.block.temperature);
@@ -221,6 +223,10 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
          "not supported together with a QK-norm or LayerNorm");
   refuse(block.unit_queries_and_keys && config.rope_scaling.attention_factor != 1, "unit_queries_and_keys",
          "not supported together with a factor on RoPE's output (yarn, longrope)");
+  refuse(block.qk_norm_after_rope && (!config.qk_norm || config.norms_all_heads()), "qk_norm_after_rope",
+         "needs a qk_norm of each head");
+  refuse(block.qk_norm_after_rope && config.rope_scaling.attention_factor != 1, "qk_norm_after_rope",
+         "not supported together with a factor on RoPE's output (yarn, longrope)");
   refuse(block.residual != Residual::sequential && block.norms != NormPlace::before, "residual",
          "parallel residuals are supported with norms on inputs only");
   refuse(block.residual != Residual::sequential && block.residual_scale != 1, "residual_scale",
@@ -228,8 +234,9 @@ void validate_block(const ModelConfig& config, const KeyNames& names) {
   const auto fused = [&](std::initializer_list<TensorFusion> all) {
     return std::find(all.begin(), all.end(), block.fusion) != all.end();
   };
-  refuse(!block.gated && fused({TensorFusion::gate_up, TensorFusion::qkv_and_gate_up}), "fused_tensors",
-         "gate_up needs a gate");
+  refuse(!block.gated && fused({TensorFusion::gate_up, TensorFusion::qkv_and_gate_up,
+                                TensorFusion::granite_hybrid, TensorFusion::exaone, TensorFusion::hunyuan}),
+         "fused_tensors", "checkpoints of this layout have a gate");
   refuse(block.gated && fused({TensorFusion::gpt2, TensorFusion::gpt_bigcode, TensorFusion::gptj,
                                TensorFusion::gpt_neox, TensorFusion::phi, TensorFusion::starcoder2}),
          "fused_tensors", "checkpoints of this layout have no gate");

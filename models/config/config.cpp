@@ -266,9 +266,11 @@ ModelConfig model_from_json(const json& object) {
   if (!object.is_object()) throw InvalidInput(fmt::format("a model is a JSON object, got {}", shown(object)));
   const auto contains = [&](const char* key) { return object.contains(key); };
   const bool hugging_face = contains("model_type") || contains("architectures") || contains("hidden_size") ||
-                            contains("text_config");
+                            std::any_of(std::begin(kTextConfigs), std::end(kTextConfigs), contains);
   const TextConfig text = hugging_face ? text_config_of(object) : TextConfig{};
   ModelConfig config = hugging_face ? from_hugging_face(text.object) : from_own_keys(object);
+  if (text.tensors != TensorFusion::none) config.block.fusion = text.tensors;
+  config.block.qk_norm_after_rope |= text.qk_norm_after_rope;
   config.not_modelled.insert(config.not_modelled.end(), text.warnings.begin(), text.warnings.end());
   const KeyNames names = hugging_face ? KeyNames::of_hugging_face(text.object) : KeyNames();
   fill_defaults(config, names);

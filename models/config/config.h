@@ -61,17 +61,20 @@ enum class NormKind : std::uint8_t { rms, layer };
 /// stream, each through a norm of its own (GPT-NeoX) or through the same one (Phi-2, GPT-J, Command R).
 enum class Residual : std::uint8_t { sequential, parallel, parallel_one_norm };
 /// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3), or
-/// gate_up_proj alone (GLM), or those of another family under its own names.
+/// gate_up_proj alone (GLM), or an MLP of Granite 4.0's names (shared_mlp), or those of another family under its own names.
 enum class TensorFusion : std::uint8_t {
   none,
   qkv_and_gate_up,
   gate_up,
+  granite_hybrid,
   gpt2,
   gpt_bigcode,
   gptj,
   gpt_neox,
   phi,
-  starcoder2
+  starcoder2,
+  exaone,
+  hunyuan
 };
 /// Names of norms on inputs and outputs of halves (NormPlace::both): Gemma 2's or GLM-4's.
 enum class NormNames : std::uint8_t { gemma, glm4 };
@@ -116,6 +119,8 @@ struct BlockForm {
   Residual residual = Residual::sequential;
   bool gated = true;      ///< false: act(x W_up) W_down instead of SwiGLU
   bool ffn_bias = false;  ///< biases of up and down without a gate
+  /// The QK-norm of a head comes after RoPE (Hunyuan), so its gains multiply rotated elements.
+  bool qk_norm_after_rope = false;
   /// A trained logit per head joins the softmax's denominator as a key without a value (gpt-oss).
   bool attention_sinks = false;
   /// Each head of queries and keys is divided by its root mean square after RoPE, in layers with RoPE (Llama 4).
@@ -139,7 +144,7 @@ struct ModelConfig {
   std::int64_t head_dim = 0;  ///< D, even; H * D need not be C
   std::int64_t vocab = 0;     ///< V
   bool tied = false;          ///< lm_head is the embedding matrix
-  bool qk_norm = false;       ///< RMSNorm on queries and keys, before RoPE
+  bool qk_norm = false;       ///< RMSNorm on queries and keys, before RoPE unless BlockForm says otherwise
   QkNormOver qk_norm_over = QkNormOver::head;
   bool qkv_bias = false;  ///< biases on q, k and v; not with a QK-norm over all heads
   /// RoPE changes its angles in sequences longer than max_positions, which are unsupported. Not written by
@@ -234,7 +239,8 @@ ModelConfig find_model(const std::string& name_or_path);
 /// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, olmo3, phi3, gemma, gemma2,
 /// gemma3_text, glm, glm4, ernie4_5, exaone4, gpt2, gpt_bigcode, gptj, gpt_neox, phi, starcoder2, stablelm, nemotron,
 /// cohere, cohere2, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek, deepseek_v2, deepseek_v3, kimi_k2, glm4_moe,
-/// minimax_m2, ernie4_5_moe, gpt_oss or llama4_text; of a multimodal model its text_config.
+/// minimax_m2, ernie4_5_moe, gpt_oss, cwm or llama4_text, or one that is translated into these
+/// (hugging_face_translation.cpp); of a multimodal model its text_config, llm_config or language_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig
 ///   config.json   absent keys have the model_type's defaults; aliases that transformers accepts are read

@@ -72,6 +72,7 @@ const std::vector<Family>& families() {
       {"ernie4_5_moe", 4, 0, 131072, 0, false, false, 500000, 1e-5, QkNormOver::head, true},
       {"gpt_oss", 8, 64, 131072, 128, true, false, 150000, 1e-5},
       {"llama4_text", 8, 128, 131072, 0, false, false, 500000, 1e-5},
+      {"cwm", 8, 128, 131072, 8192, false, false, 1e6, 1e-5},
   };
   return all;
 }

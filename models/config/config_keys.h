@@ -125,12 +125,17 @@ struct TextConfig {
   nlohmann::json object;
   /// Parts of the file that are left out, and where the model_type comes from.
   std::vector<std::string> warnings;
+  TensorFusion tensors = TensorFusion::none;  ///< of its checkpoints; none: those of the model_type
+  bool qk_norm_after_rope = false;            ///< BlockForm's
 };
-/// Returns a multimodal file's text_config, or the file (hugging_face_text.cpp). Throws InvalidInput.
+/// Returns a multimodal file's text_config, under this or another name, or the file (hugging_face_text.cpp). Throws
+/// InvalidInput.
 TextConfig text_config_of(const nlohmann::json& file);
+/// Keys of a multimodal file that can hold its language model.
+inline constexpr const char* kTextConfigs[] = {"text_config", "llm_config", "language_config"};
 /// Changes keys and model_type of a file into those of a model_type with the same model, if there is one
-/// (hugging_face_translation.cpp). Returns a warning, or nothing. Throws InvalidInput.
-std::string translate(nlohmann::json& object, std::string& model_type);
+/// (hugging_face_translation.cpp). Throws InvalidInput.
+void translate(TextConfig& text, std::string& model_type);
 
 // MoE keys of a config.json (hugging_face_moe.cpp).
 bool hugging_face_has_experts(const std::string& model_type);

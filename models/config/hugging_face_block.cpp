@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr std::int64_t kNoRopeInterval = 4;  // SmolLM3, Llama 4: every fourth layer has no RoPE
 constexpr std::int64_t kGemma2Pattern = 2, kGemma3Pattern = 6;  // every n-th layer has no window
 constexpr std::int64_t kOlmo3Pattern = 4;
-constexpr std::int64_t kExaone4Pattern = 4;
+constexpr std::int64_t kExaone4Pattern = 4, kCwmPattern = 4;
 constexpr double kGemmaLocalTheta = 10000;
 
 /// Biases of attention that a key switches, by model_type.
@@ -312,6 +312,9 @@ void read_hugging_face_block(const json& object, const std::string& model_type, 
   if (model_type == "glm" || model_type == "glm4") read_glm(model_type == "glm4", config);
   if (model_type == "exaone4") read_exaone4(object, config);
   if (model_type == "gpt_oss") read_gpt_oss(object, config);
+  if (model_type == "cwm")  // a window in all layers but every fourth, from the first on
+    read_local_layers(
+        object, [](std::int64_t layer) { return layer % kCwmPattern != 0; }, config);
   if (model_type.starts_with("ernie4_5")) config.block.rope_pairs = RopePairs::interleaved;
   if (model_type == "phi3") config.block.fusion = TensorFusion::qkv_and_gate_up;
   if (model_type == "gemma") read_gemma(object, "hidden_act", config);

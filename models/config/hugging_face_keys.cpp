@@ -77,6 +77,7 @@ const std::vector<FamilyKeys>& family_keys() {
   static const std::vector<FamilyKeys> all = {
       {"llama", {"attention_bias", "mlp_bias", "pretraining_tp"}},
       {"mistral", {"sliding_window"}},
+      {"cwm", {"layer_types", "mlp_bias", "pretraining_tp", "sliding_window"}},
       {"qwen2",
        {"attention_bias", "layer_types", "max_window_layers", "qkv_bias", "sliding_window",
         "use_sliding_window"}},

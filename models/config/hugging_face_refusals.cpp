@@ -31,6 +31,7 @@ const std::vector<Refusal>& refusals() {
   const char* both_ways = "attention to later tokens";
   static const std::vector<Refusal> all = {
       {"llama", "mlp_bias", {false}, true, "a bias in the MLP"},
+      {"cwm", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"qwen3", "use_qk_norm", {true}, true, "a model of this type without a QK-norm"},
       {"smollm3", "mlp_bias", {false}, true, "a bias in the MLP"},
       {"granite", "mlp_bias", {false}, true, "a bias in the MLP"},

@@ -88,6 +88,14 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"MiniCPMForCausalLM", "minicpm"},
     {"OrionForCausalLM", "orion"},
     {"QWenLMHeadModel", "qwen"},
+    {"Glm4MoeLiteForCausalLM", "glm4_moe_lite"},
+    {"Dots1ForCausalLM", "dots1"},
+    {"SolarOpenForCausalLM", "solar_open"},
+    {"CwmForCausalLM", "cwm"},
+    {"GraniteMoeHybridForCausalLM", "granitemoehybrid"},
+    {"ExaoneForCausalLM", "exaone"},
+    {"InternLM3ForCausalLM", "internlm3"},
+    {"HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"},
 };
 
 /// Returns the model_type, which a file may name only by its class; then a warning says so.
@@ -131,17 +139,18 @@ void set_llama_dimensions(json& object) {
 TextConfig text_config_of(const json& file) {
   TextConfig text{file, {}};
   std::string model_type = type_of(file, text.warnings);
-  if (given(file, "text_config")) {
-    if (!file.at("text_config").is_object())
-      throw InvalidInput(
-          fmt::format("text_config: expected an object, got {}", shown(file.at("text_config"))));
-    text.object = file.at("text_config");
+  for (const char* key : kTextConfigs) {
+    if (!given(file, key)) continue;
+    if (!file.at(key).is_object())
+      throw InvalidInput(fmt::format("{}: expected an object, got {}", key, shown(file.at(key))));
+    text.object = file.at(key);
     const std::string own = type_of(text.object, text.warnings);
     if (!own.empty()) model_type = own;
     if (model_type == "llama") set_llama_dimensions(text.object);
     if (given(file, "tie_word_embeddings"))
       text.object["tie_word_embeddings"] = file.at("tie_word_embeddings");
-    text.warnings.push_back("text_config alone is read: the model without images, sound and video");
+    text.warnings.push_back(fmt::format("{} alone is read: the model without images, sound and video", key));
+    break;
   }
   const auto found = std::find_if(std::begin(kTextModels), std::end(kTextModels),
                                   [&](const TextModel& known) { return known.model_type == model_type; });
@@ -149,8 +158,7 @@ TextConfig text_config_of(const json& file) {
     model_type = found->same_as;
     if (found->multimodal_rope) replace_rope(text.object);
   }
-  if (std::string warning = translate(text.object, model_type); !warning.empty())
-    text.warnings.push_back(std::move(warning));
+  translate(text, model_type);
   if (!model_type.empty()) text.object["model_type"] = model_type;
   return text;
 }

@@ -39,6 +39,8 @@ void AttentionLayer::recompute_qkv(std::int64_t layer, const AttentionSaved& sav
   forward_qkv(layer, saved, w, h);
   if (latent())
     latent_forward(layer, saved, w);
+  else if (norms_after_rope())
+    rotate_only(saved.raw_qkv, layer, w);
   else if (!step_.config.norms_queries_and_keys(layer))
     apply_rope(layer, saved.raw_qkv, saved.raw_qkv, w);
 }
@@ -50,6 +52,7 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
   const Tensor qkv = step_.config.norms_queries_and_keys(layer)
                          ? step_.push(step_.attention_shape.qkv_width())
                          : saved.raw_qkv;
+  if (norms_after_rope()) rotate_only(saved.raw_qkv, layer, w);
   if (latent())
     latent_forward(layer, saved, w);
   else
@@ -141,12 +144,28 @@ bool has_local_rope(const ModelConfig& config, std::int64_t layer) {
   return config.block.local_rope_theta != 0 && config.window(layer) != 0;
 }
 
-/// Returns the angles of a layer. Without RoPE, all are 0.
+/// All angles are 0.
+const RopeScaling kNoRotation = {.kind = RopeScaling::Kind::linear,
+                                 .factor = std::numeric_limits<double>::infinity()};
+
+/// Returns the angles of a layer.
 RopeScaling scaling_of(const ModelConfig& config, std::int64_t layer) {
-  RopeScaling scaling = has_local_rope(config, layer) ? RopeScaling{} : config.rope_scaling;
-  if (!config.has_rope(layer))
-    scaling = {.kind = RopeScaling::Kind::linear, .factor = std::numeric_limits<double>::infinity()};
-  return scaling;
+  if (!config.has_rope(layer)) return kNoRotation;
+  return has_local_rope(config, layer) ? RopeScaling{} : config.rope_scaling;
+}
+
+/// Returns the first op of two if the QK-norm comes after RoPE: bias and RoPE.
+RopeOptions without_norm(RopeOptions options) {
+  options.q_norm = options.k_norm = {};
+  options.scale = 1;
+  return options;
+}
+
+/// Returns the second op of two if the QK-norm comes after RoPE: the norm, and the scale of attention.
+RopeOptions norm_alone(RopeOptions options) {
+  options.bias = {};
+  options.scaling = kNoRotation;
+  return options;
 }
 
 /// Returns the factor on queries and keys that makes attention's scale of scores, 1 / sqrt(head_dim), the model's.
@@ -197,10 +216,16 @@ void AttentionLayer::scale_last_queries(std::int64_t layer, const Tensor& qkv) c
                 1 + block.temperature * std::log(2.0));
 }
 
+void AttentionLayer::rotate_only(const Tensor& qkv, std::int64_t layer, const BlockWeights& w) const {
+  const Scope scope(step_.arena);
+  step_.device.rope({qkv, qkv, without_norm(rope_options(layer, w))});
+}
+
 void AttentionLayer::apply_rope(std::int64_t layer, const Tensor& qkv, const Tensor& raw_qkv,
                                 const BlockWeights& w) const {
   const Scope scope(step_.arena);
-  step_.device.rope({qkv, raw_qkv, rope_options(layer, w)});
+  const RopeOptions options = rope_options(layer, w);
+  step_.device.rope({qkv, raw_qkv, norms_after_rope() ? norm_alone(options) : options});
   scale_last_queries(layer, qkv);
 }
 
@@ -210,6 +235,26 @@ void AttentionLayer::rope_backward(std::int64_t layer, QuantizedTensor& dqkv, co
   const Scope scope(step_.arena);
   scale_last_queries(layer, dout);
   const RopeOptions options = rope_options(layer, w);
+  if (norms_after_rope()) {
+    const Tensor drotated = step_.push(step_.attention_shape.qkv_width());
+    step_.device.rope_backward({.dqkv = make_quantized_tensor(drotated, {}, {}),
+                                .dq_norm = g.q_norm,
+                                .dk_norm = g.k_norm,
+                                .accumulate = step_.parameters.accumulates(),
+                                .dout = dout,
+                                .qkv = raw_qkv,
+                                .options = norm_alone(options)});
+    step_.produce_quantized(dqkv, [&](QuantizedTensor& d) {
+      step_.device.rope_backward({.dqkv = d,
+                                  .dq_norm = {},
+                                  .dk_norm = {},
+                                  .accumulate = false,
+                                  .dout = drotated,
+                                  .qkv = {},
+                                  .options = without_norm(options)});
+    });
+    return;
+  }
   Tensor dq_norm = g.q_norm, dk_norm = g.k_norm;
   const bool unit_gains = has_unit_gains(step_.config, layer);
   if (unit_gains)  // nobody reads their gradients

@@ -11,7 +11,8 @@
 namespace precbench {
 
 struct AttentionSaved {
-  Tensor raw_qkv;    ///< with QK-norm: qkv before norm and RoPE, which backward repeats; else after RoPE
+  /// With QK-norm: qkv before norm and RoPE, or between RoPE and a norm after it, which backward repeats; else after RoPE.
+  Tensor raw_qkv;
   Tensor projected;  ///< output of the qkv GEMM [M, projected_width()], with latent attention only
   Tensor q_rstd, kv_rstd;  ///< f32 [M]: of the latents' norms
   Tensor attention;        ///< [M, heads * width of a value head]
@@ -64,6 +65,9 @@ class AttentionLayer {
   /// Multiplies in qkv [M, qkv_width], or its gradient, the query of each sequence's last token by 1 + temperature ln 2
   /// (BlockForm). Does nothing unless sequences have temperature_positions tokens.
   void scale_last_queries(std::int64_t layer, const Tensor& qkv) const;
+  bool norms_after_rope() const { return step_.config.block.qk_norm_after_rope; }
+  /// Computes bias and RoPE in place, before apply_rope() computes a QK-norm that comes after RoPE.
+  void rotate_only(const Tensor& qkv, std::int64_t layer, const BlockWeights& w) const;
   /// Computes attention's input `qkv` from raw_qkv: bias, QK-norm, RoPE, temperature. In place without QK-norm.
   void apply_rope(std::int64_t layer, const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const;
   /// Computes dqkv, the gradient of raw_qkv with its quantized copies, and those of the QK-norm gains.
