@@ -67,6 +67,7 @@ struct Case {
   std::string eval_data;
   std::int64_t eval_every = 0;  ///< 0: after the last step only
   std::int64_t eval_tokens = 65536;
+  std::string eval_recipes;  ///< recipes in which the final weights are evaluated too, "rowwise,mxfp8"
   std::string init_from, fork_from;
   std::string perturb = "none", stress = "none";
   std::string save_init, save_final, save_grads;

@@ -150,6 +150,8 @@ void check_combinations(const Case& c) {
       throw InvalidInput(fmt::format("--checkpoint-at: {} is beyond --steps {}", step, c.steps));
   if (!c.fidelity_stress.empty() && c.fidelity_batches == 0)
     throw InvalidInput("--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
+  if (!c.eval_recipes.empty() && c.eval_data.empty())
+    throw InvalidInput("--eval-recipes: needs held-out text to evaluate on: add --eval-data");
   if (!c.sensitivity.empty() && c.fidelity_batches == 0)
     throw InvalidInput("--sensitivity needs batches to measure on: add --fidelity-batches K");
 }

@@ -26,6 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kSynthetic = "synthetic";
+constexpr const char* kBf16 = "bf16";
 constexpr const char* kCheckpointFiles = "*.safetensors*";
 
 /// Rejects folders: a file stream opens one without an error and then reads nothing.
@@ -117,6 +118,27 @@ void leave_in_bf16(Definition& definition) {
   definition.later.clear();
 }
 
+/// Returns the layers that each recipe of --eval-recipes converts.
+std::vector<ConvertedLayers> readings_of(const Case& c, const ModelConfig& model) {
+  std::vector<ConvertedLayers> readings;
+  for (std::size_t begin = 0; begin < c.eval_recipes.size();) {
+    const std::size_t end = std::min(c.eval_recipes.find(',', begin), c.eval_recipes.size());
+    try {
+      Recipe recipe = recipe_of(c.eval_recipes.substr(begin, end - begin));
+      for (GemmRecipe* gemm : {&recipe.fprop, &recipe.dgrad, &recipe.wgrad})
+        gemm->a.history = gemm->b.history = {};
+      if (c.lora_rank > 0) recipe = recipe_of_frozen(std::move(recipe));
+      const auto same = [&](const ConvertedLayers& other) { return other.recipe.name == recipe.name; };
+      if (recipe.name != kBf16 && std::none_of(readings.begin(), readings.end(), same))
+        readings.push_back(convert(c, model, recipe));
+    } catch (const InvalidInput& error) {
+      throw InvalidInput(fmt::format("--eval-recipes: {}", error.what()));
+    }
+    begin = end + 1;
+  }
+  return readings;
+}
+
 DefinitionPart part_of(Json json) { return std::make_shared<const Json>(std::move(json)); }
 
 }  // namespace
@@ -163,6 +185,7 @@ Definition define_model(const Case& c, const ModelConfig& model, Refusals refusa
   for (const Stress& stress : definition.fidelity_stresses)
     check_stress(stress, definition.model, "--fidelity-stress");
   definition.sensitivity = parse_sensitivity(c.sensitivity);
+  definition.readings = readings_of(c, definition.model);
   if (const auto content = content_of(c.eval_data, c.glob)) definition.held_out = content->fingerprint;
   return definition;
 }
@@ -185,8 +208,9 @@ DefinitionRecord definition_record(const Definition& definition) {
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
   static const std::set<std::string_view> covered = {
-      "model", "layers",    "recipe",    "keep_bf16", "switch_recipe", "flow",      "data",
-      "glob",  "init_from", "fork_from", "perturb",   "stress",        "eval_data", "fidelity_stress"};
+      "model",   "layers", "recipe",    "keep_bf16",       "switch_recipe",
+      "flow",    "data",   "glob",      "init_from",       "fork_from",
+      "perturb", "stress", "eval_data", "fidelity_stress", "eval_recipes"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));
@@ -201,6 +225,10 @@ std::string case_id(const Case& c, const Definition& definition) {
         state, fmt::format("held_out={} tokens={}\n", hex(definition.held_out).dump(), c.eval_tokens));
   for (const Stress& stress : definition.fidelity_stresses)
     add_to_fingerprint(state, fmt::format("fidelity_stress={}\n", to_text(stress)));
+  for (const ConvertedLayers& reading : definition.readings)
+    add_to_fingerprint(
+        state,
+        "reading=" + canonical_text({part_of(Json()), part_of(layers_record(reading)), {}, {}}) + "\n");
   if (definition.refusal) add_to_fingerprint(state, fmt::format("refusal={}\n", *definition.refusal));
   return fmt::format("{:016x}", state);
 }

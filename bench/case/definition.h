@@ -72,6 +72,9 @@ struct Definition : ConvertedLayers {
   std::optional<std::uint64_t> held_out;  ///< fingerprint of --eval-data; null if none or missing
   std::vector<Stress> fidelity_stresses;
   std::vector<SensitivityGroup> sensitivity;  ///< empty: not measured
+  /// Recipes of --eval-recipes in which the final weights are read, each once and without BF16. Scales are those of the
+  /// tensors themselves: who serves a model has no amax history of its training.
+  std::vector<ConvertedLayers> readings;
 };
 
 /// Treatment of a case whose recipe conflicts with its other fields (for example, a schedule without a number

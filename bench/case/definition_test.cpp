@@ -57,6 +57,7 @@ TEST_CASE("case_id: changes with the work and with nothing else", "[definition]"
       {"momentum", "0.5"},
       {"checkpoint_at", "5"},
       {"sensitivity", "gemms"},
+      {"eval_recipes", "mxfp8"},
       {"glob", "*.c"}};
   Case base = case_with("recipe", "rowwise");  // bf16 keeps no blocks and converts no head
   Case ten_steps = base;
@@ -82,6 +83,7 @@ TEST_CASE("case_id: changes with the work and with nothing else", "[definition]"
     if (name == "momentum") c.optimizer = "muon";
     if (name == "lora_alpha") c.lora_rank = 4;
     if (name == "packing") c.data = "chats.jsonl";
+    if (name == "eval_recipes") c.eval_data = "chats.jsonl";
     if (name == "fidelity_stress" || name == "sensitivity") c.fidelity_batches = 1;
     // A glob only selects the files of a data folder.
     CHECK(ids.insert(id_of(c)).second == (changes_work(name) && name != "glob"));
@@ -246,6 +248,30 @@ TEST_CASE("case_id: held-out text and its length count but not the interval", "[
   CHECK(id_of(c) == id);
   c.eval_tokens = 128;
   CHECK(id_of(c) != id);
+}
+
+TEST_CASE("case_id: recipes to read the weights in count once each, by content, and BF16 not at all",
+          "[definition]") {
+  const TempDirectory directory;
+  Case c = case_with("eval_data", directory.write("held.txt", "some text"));
+  const std::string none = id_of(c);
+  const auto id_with = [&](const std::string& recipes) {
+    c.eval_recipes = recipes;
+    return id_of(c);
+  };
+  CHECK(id_with("bf16") == none);
+  const std::string two = id_with("rowwise,mxfp8");
+  CHECK(two != none);
+  CHECK(two != id_with("rowwise"));
+  CHECK(two == id_with("rowwise,bf16,mxfp8,rowwise"));
+  // Without its history, delayed scaling is that of the tensor itself; the recipes differ in name alone.
+  c.eval_recipes = "tensorwise_delayed";
+  REQUIRE(define(c).readings.size() == 1);
+  CHECK_FALSE(define(c).readings[0].recipe.delayed());
+  CHECK(refusal_of([&] { id_with("rowwis"); }).starts_with("--eval-recipes: "));
+  c = Case{};
+  CHECK(refusal_of([&] { id_with("rowwise"); }) ==
+        "--eval-recipes: needs held-out text to evaluate on: add --eval-data");
 }
 
 TEST_CASE("definition_record: contains the whole model and recipe", "[definition]") {

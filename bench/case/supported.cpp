@@ -95,6 +95,7 @@ std::optional<std::string> expert_parallel_unsupported_reason(const Plan& plan) 
   if (plan.exchange.codes)
     if (auto why = dispatch_unsupported_reason(plan)) return why;
   if (plan.fields.fidelity_batches > 0) return "--ep: --fidelity-batches does not support expert parallelism";
+  if (!plan.readings.empty()) return "--ep: --eval-recipes does not support expert parallelism";
   return std::nullopt;
 }
 
@@ -220,6 +221,16 @@ std::optional<std::string> layers_unsupported_reason(const Plan& plan, const Con
   return shapes_unsupported_reason(layers, plan.model, plan.tokens_per_micro_step());
 }
 
+std::optional<std::string> reading_unsupported_reason(const Plan& plan, const ConvertedLayers& reading) {
+  const char* kept = plan.fp8_gather ? "gathered" : plan.fp8_weights ? "stored" : nullptr;
+  if (kept)
+    return fmt::format("--eval-recipes: weights {} in FP8 leave no BF16 weights to read in another recipe",
+                       kept);
+  if (auto why = layers_unsupported_reason(plan, reading))
+    return fmt::format("--eval-recipes: {}: {}", reading.recipe.name, *why);
+  return std::nullopt;
+}
+
 std::optional<std::string> fidelity_unsupported_reason(const Plan& plan) {
   if (plan.fp8_gather) return "fidelity: weights gathered in FP8 leave no BF16 weights to compare with";
   if (plan.fp8_weights) return "fidelity: weights stored in FP8 leave no BF16 weights to compare with";
@@ -265,6 +276,8 @@ std::optional<std::string> unsupported_reason(const Plan& plan) {
   }
   if (plan.fields.fidelity_batches > 0)
     if (auto why = fidelity_unsupported_reason(plan)) return why;
+  for (const ConvertedLayers& reading : plan.readings)
+    if (auto why = reading_unsupported_reason(plan, reading)) return why;
   const ModelConfig& m = plan.model;
   if (m.moe && (plan.parameters.master == Master::fp16 || bits_of(plan.parameters.gradients) == 8))
     return "experts: FP16 master weights and FP8 gradients are not supported";

@@ -326,7 +326,8 @@ void Session::between_steps(Rank& rank, const char* what, const std::function<vo
 void Session::evaluate(Rank& rank, std::int64_t steps, bool last) {
   if (!held_out_ || !(last || (case_.eval_every > 0 && steps % case_.eval_every == 0))) return;
   between_steps(rank, "the held-out loss", [&] {
-    const Evaluation evaluation = held_out_->evaluate(rank, steps);
+    Evaluation evaluation = held_out_->evaluate(rank, steps);
+    if (last) evaluation.readings = held_out_->read(rank);
     if (rank.comm().rank() == 0) builder_.add_evaluation(evaluation);
   });
 }

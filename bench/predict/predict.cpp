@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bench/case/supported.h"
+#include "bench/step/held_out.h"
 #include "bench/step/measure_sensitivity.h"
 #include "bench/step/rank.h"
 #include "kernels/base/errors.h"
@@ -69,14 +70,16 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     rank.use_layers_of(0);
     run.peak = arena.peak();
     run.highest = arena.highest();
-    if (plan.fields.fidelity_batches > 0) {
-      arena.restart_accounts();
+    const bool probes = plan.fields.fidelity_batches > 0;
+    if (probes || !plan.readings.empty()) arena.restart_accounts();
+    if (probes) {
       compare_gradients(rank, plan, place);
       compare_outputs(rank, plan);
       if (!plan.sensitivity.empty()) account_sensitivity(rank, plan, place);
-      run.probe = arena.peak().total();
       run.reference = place;
     }
+    if (!plan.readings.empty()) HeldOut::account(rank, plan);
+    if (probes || !plan.readings.empty()) run.probe = arena.peak().total();
     run.extent = arena.peak_extent();
     // Memory that the device holds outside the arena, it holds all the time.
     const std::int64_t scratch = dry->workspace_bytes();

@@ -203,11 +203,8 @@ BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace pla
   return GradientComparison(rank, plan, place).with(rank.transformer());
 }
 
-namespace {
-
-/// Adds up the distances of all ranks. Every rank fills its own row of a matrix of zeros, so that a sum over
-/// the ranks is exact.
 BatchOutputs over_ranks(Rank& rank, const BatchOutputs& own) {
+  // Every rank fills its own row of a matrix of zeros, so that a sum over the ranks is exact.
   const int ranks = rank.comm().size();
   if (ranks == 1) return own;
   constexpr std::int64_t kNumbers = 5;
@@ -226,6 +223,8 @@ BatchOutputs over_ranks(Rank& rank, const BatchOutputs& own) {
     sum += {row[0], row[1], row[2], row[3], row[4]};
   return sum;
 }
+
+namespace {
 
 /// Held-out text to compare outputs on; null without --eval-data.
 class HeldOutBatches {

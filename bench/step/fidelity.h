@@ -41,6 +41,9 @@ class GradientComparison {
 /// gradients, but not its weights, moments or random numbers.
 BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace place);
 
+/// Adds up distances of outputs over all ranks; a collective, whose result has the same bits on every rank.
+BatchOutputs over_ranks(Rank& rank, const BatchOutputs& own);
+
 /// Compares the outputs of a rank's prepared tokens in the recipe with BF16's, over all ranks; a collective.
 BatchOutputs compare_outputs(Rank& rank, const Plan& plan);
 

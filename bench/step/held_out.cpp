@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "bench/step/fidelity.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "models/data/documents.h"
@@ -32,6 +33,30 @@ class RollingHash {
   std::uint64_t value_ = 0, leaving_ = 1;
 };
 
+/// Compares the outputs of a reading with BF16's on the prepared tokens. Its recipe shares nothing with the run's but the
+/// weights.
+std::vector<float> compare(Rank& rank, const Plan& plan, const ConvertedLayers& reading,
+                           const Tensor& features) {
+  TransformerOptions options = rank.transformer_options(reading);
+  options.recompute_norms = true;
+  options.exchange.codes = false;
+  Transformer transformer(rank.device(), rank.arena(), rank.parameters(), plan.model, options);
+  return rank.compare_outputs(transformer, features);
+}
+
+/// Returns a reading with the mean of the sequences' losses and of groups of them.
+Reading reading_of(const std::string& recipe, const std::vector<double>& losses) {
+  constexpr double kSteps = 1e7;  // of a nat, to which groups are rounded: records need no noise digits
+  Reading reading{recipe, finite(mean_and_spread(losses).mean), {}};
+  const auto count = static_cast<std::int64_t>(losses.size()), groups = std::min(kReadingGroups, count);
+  for (std::int64_t group = 0; group < groups; ++group) {
+    const std::vector<double> own(losses.begin() + count * group / groups,
+                                  losses.begin() + count * (group + 1) / groups);
+    reading.groups.push_back(std::round(mean_and_spread(own).mean * kSteps) / kSteps);
+  }
+  return reading;
+}
+
 }  // namespace
 
 HeldOut::HeldOut(const Plan& plan) : plan_(plan), sequences_((plan.fields.eval_tokens - 1) / plan.T + 1) {
@@ -46,36 +71,44 @@ HeldOut::HeldOut(const Plan& plan) : plan_(plan), sequences_((plan.fields.eval_t
                                    plural(whole, "sequence"), plan.T, plan.fields.eval_tokens, sequences_));
 }
 
-std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transformer) const {
+std::vector<std::uint64_t> HeldOut::batch_of(Rank& rank, std::size_t first) const {
+  const std::int64_t begin = plan_.parameters.parallel.batch_rank(rank.comm().rank()) * plan_.B;
+  std::vector<std::uint64_t> batch;
+  for (std::int64_t b = 0; b < plan_.B; ++b)
+    batch.push_back((first + static_cast<std::uint64_t>(begin + b)) % static_cast<std::uint64_t>(sequences_));
+  return batch;
+}
+
+void HeldOut::append_means(Rank& rank, const std::vector<std::uint64_t>& batch,
+                           const std::vector<float>& tokens, std::vector<double>& means) const {
   const ParallelDims& dims = plan_.parameters.parallel;
-  const std::int64_t B = plan_.B, T = plan_.T, ranks = rank.comm().size(), round = B * dims.batch_ranks();
+  const std::int64_t B = plan_.B, T = plan_.T, round = B * dims.batch_ranks();
+  const std::int64_t begin = dims.batch_rank(rank.comm().rank()) * B;  // of this rank's batch in the round
   const RowMap rows = rank.rows();
+  std::vector<double> sums(B, 0.0);
+  for (std::size_t row = 0; row < tokens.size(); ++row)
+    if (rank.counted()[row]) sums[rows.of(static_cast<std::int64_t>(row)) / T] += tokens[row];
+  std::vector<float> own(round, 0.0f);
+  for (std::int64_t b = 0; b < B; ++b)
+    own[begin + b] = static_cast<float>(sums[b] / static_cast<double>(data_->counted_targets(batch[b], T)));
+  // A mean is nonzero only on the ranks that share its sequence; without context ranks the sum is exact.
+  if (rank.comm().size() > 1) {
+    const Scope scope(rank.arena());
+    const Tensor all = rank.arena().push_uncounted(DType::f32, 1, round);
+    rank.device().upload(all, own.data());
+    rank.comm().all_reduce(all);
+    rank.device().download(own.data(), all);
+  }
+  means.insert(means.end(), own.begin(), own.end());
+}
+
+std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transformer) const {
   std::vector<double> losses;
   while (static_cast<std::int64_t>(losses.size()) < sequences_) {
-    const std::int64_t begin = dims.batch_rank(rank.comm().rank()) * B;  // of this rank's batch in the round
-    std::vector<std::uint64_t> batch;  // wraps around at the end; surplus sequences are dropped below
-    for (std::int64_t b = 0; b < B; ++b)
-      batch.push_back((losses.size() + static_cast<std::uint64_t>(begin + b)) %
-                      static_cast<std::uint64_t>(sequences_));
-    const std::vector<float> tokens = rank.token_losses(transformer, *data_, batch);
-    std::vector<double> sums(B, 0.0);
-    for (std::size_t row = 0; row < tokens.size(); ++row)
-      if (rank.counted()[row]) sums[rows.of(static_cast<std::int64_t>(row)) / T] += tokens[row];
-    std::vector<float> means(round, 0.0f);
-    for (std::int64_t b = 0; b < B; ++b)
-      means[begin + b] =
-          static_cast<float>(sums[b] / static_cast<double>(data_->counted_targets(batch[b], T)));
-    // A mean is nonzero only on the ranks that share its sequence; without context ranks the sum is exact.
-    if (ranks > 1) {
-      const Scope scope(rank.arena());
-      const Tensor all = rank.arena().push_uncounted(DType::f32, 1, round);
-      rank.device().upload(all, means.data());
-      rank.comm().all_reduce(all);
-      rank.device().download(means.data(), all);
-    }
-    losses.insert(losses.end(), means.begin(), means.end());
+    const std::vector<std::uint64_t> batch = batch_of(rank, losses.size());
+    append_means(rank, batch, rank.token_losses(transformer, *data_, batch), losses);
   }
-  losses.resize(sequences_);
+  losses.resize(sequences_);  // drops those that wrapped around
   if (is_documents(plan_.fields.eval_data)) weigh_documents(losses);
   return losses;
 }
@@ -111,6 +144,57 @@ Evaluation HeldOut::evaluate(Rank& rank, std::int64_t step) const {
     result.bf16_loss = finite(mean_and_spread(sequence_losses(rank, bf16)).mean);
   }
   return result;
+}
+
+std::optional<std::vector<Reading>> HeldOut::read(Rank& rank) const {
+  if (plan_.readings.empty()) return std::nullopt;
+  rank.parameters().begin_step();
+  Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan_.model,
+                   plan_.bf16_transformer(rank.comm().rank()));
+  // The sequences' mean log-probability of the next token, recipe minus BF16, and the distances of the batches.
+  const std::size_t count = plan_.readings.size();
+  std::vector<std::vector<double>> gains(count);
+  std::vector<std::vector<BatchOutputs>> outputs(count);
+  const std::int64_t round = plan_.B * plan_.parameters.parallel.batch_ranks();
+  const RowMap rows = rank.rows();
+  for (std::int64_t first = 0; first < sequences_; first += round) {
+    const std::vector<std::uint64_t> batch = batch_of(rank, static_cast<std::size_t>(first));
+    const std::int64_t begin = first + plan_.parameters.parallel.batch_rank(rank.comm().rank()) * plan_.B;
+    rank.prepare_sequences(*data_, batch);
+    const Scope scope(rank.arena());
+    const Tensor features = rank.push_features(bf16);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::vector<float> distances = compare(rank, plan_, plan_.readings[i], features);
+      std::vector<float> differences;
+      BatchOutputs own;
+      for (std::size_t row = 0; row < distances.size() / 2; ++row) {
+        differences.push_back(distances[2 * row]);
+        const std::int64_t sequence = begin + rows.of(static_cast<std::int64_t>(row)) / plan_.T;
+        if (rank.counted()[row] && sequence < sequences_) own.add(distances[2 * row], distances[2 * row + 1]);
+      }
+      append_means(rank, batch, differences, gains[i]);
+      outputs[i].push_back(over_ranks(rank, own));
+    }
+  }
+  const std::vector<double> losses = sequence_losses(rank, bf16);
+  std::vector<Reading> readings = {reading_of("bf16", losses)};
+  for (std::size_t i = 0; i < count; ++i) {
+    std::vector<double>& gain = gains[i];
+    gain.resize(sequences_);
+    if (is_documents(plan_.fields.eval_data)) weigh_documents(gain);
+    for (std::size_t k = 0; k < gain.size(); ++k) gain[k] = losses[k] - gain[k];
+    readings.push_back(reading_of(plan_.readings[i].recipe.name, gain));
+    readings.back().outputs = summarize(outputs[i], true);
+  }
+  return readings;
+}
+
+void HeldOut::account(Rank& rank, const Plan& plan) {
+  Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan.model,
+                   plan.bf16_transformer(rank.comm().rank()));
+  const Scope scope(rank.arena());
+  const Tensor features = rank.push_features(bf16);
+  for (const ConvertedLayers& reading : plan.readings) compare(rank, plan, reading, features);
 }
 
 std::size_t HeldOut::seen(const DataSource& training, std::size_t steps, std::int64_t passage) const {

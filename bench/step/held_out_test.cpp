@@ -9,10 +9,12 @@
 #include <optional>
 #include <tuple>
 
+#include "bench/case/supported.h"
 #include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/testing/temp_directory.h"
+#include "results/record/statistics.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -179,6 +181,86 @@ TEST_CASE("HeldOut: the standard error is taken over sequences", "[held_out]") {
   REQUIRE(two.loss_error.has_value());
   CHECK(std::fabs(*two.loss_error - std::fabs(*two.loss - *one.loss)) < 1e-9);
   CHECK(*two.loss_error > 1e-4);
+}
+
+namespace {
+
+/// Reads the initial weights on every rank. The arena throws if it needs more memory than a dry run found.
+std::vector<Reading> readings_of(const Plan& plan) {
+  const HeldOut held_out(plan);
+  std::vector<std::vector<Reading>> results(plan.ranks);
+  run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource&) {
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    results[rank.comm().rank()] = held_out.read(rank).value();
+  });
+  for (const std::vector<Reading>& other : results)
+    for (std::size_t i = 0; i < results[0].size(); ++i) CHECK(other.at(i).groups == results[0][i].groups);
+  return results[0];
+}
+
+}  // namespace
+
+TEST_CASE("HeldOut: read() evaluates the same weights in BF16 and in other recipes", "[held_out]") {
+  HeldOutFiles files;
+  std::vector<std::vector<Reading>> all;
+  for (const char* recipe : {"bf16", "mxfp8", "tensorwise_delayed"}) {
+    INFO(recipe);
+    Case c = files.case_of(recipe, 1, "ddp");
+    c.eval_recipes = "rowwise_e5m2,mxfp8,tensorwise_delayed";
+    const Plan plan = resolve(c);
+    const std::vector<Reading>& readings = all.emplace_back(readings_of(plan));
+    REQUIRE(readings.size() == 4);
+    CHECK((readings[0].recipe == "bf16" && readings[1].recipe == "rowwise_e5m2" &&
+           readings[2].recipe == "mxfp8"));
+    const Evaluation evaluation = evaluated(plan);
+    CHECK(readings[0].loss == evaluation.bf16_loss);
+    CHECK_FALSE(readings[0].outputs.has_value());
+    for (const Reading& reading : readings) {
+      CHECK(reading.groups.size() == 7);  // one for each sequence
+      CHECK(std::fabs(mean_and_spread(reading.groups).mean - *reading.loss) < 1e-7);
+      // Logits are in FP32 where outputs are compared, but in BF16 in the step.
+      if (reading.recipe == recipe) CHECK(std::fabs(*reading.loss - *evaluation.loss) < 2e-3);
+      if (!reading.outputs) continue;
+      CHECK((reading.outputs->tokens == 7 * kT && reading.outputs->held_out));  // none that wrapped around
+      CHECK(*reading.outputs->divergence.mean > 0);
+      // The mean of the signed differences cannot exceed that of their sizes.
+      CHECK(std::fabs(*reading.loss - *readings[0].loss) <= *reading.outputs->log_probability.mean * 1.2);
+    }
+    // Two mantissa bits are further from BF16 than three.
+    CHECK(*readings[1].outputs->divergence.mean > 2 * *readings[2].outputs->divergence.mean);
+  }
+  // Readings depend on the weights alone, not on the recipe in which they were trained.
+  for (const std::vector<Reading>& readings : all)
+    for (std::size_t i = 0; i < readings.size(); ++i) CHECK(readings[i].groups == all[0][i].groups);
+}
+
+TEST_CASE("HeldOut: neither the number of ranks nor the sharding changes a bit of a reading", "[held_out]") {
+  HeldOutFiles files;
+  const auto case_of = [&](int ranks, const char* parallel) {
+    Case c = files.case_of("bf16", ranks, parallel);
+    c.eval_recipes = "rowwise,mxfp8";
+    return resolve(c);
+  };
+  const std::vector<Reading> one = readings_of(case_of(1, "ddp"));
+  for (const auto& [ranks, parallel] : {std::pair{2, "fsdp"}, {3, "ddp"}, {4, "hsdp"}}) {
+    INFO(ranks << " ranks, " << parallel);
+    const std::vector<Reading> many = readings_of(case_of(ranks, parallel));
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      CHECK(many.at(i).groups == one[i].groups);
+      if (!one[i].outputs) continue;
+      CHECK(many[i].outputs->tokens == one[i].outputs->tokens);
+      CHECK(many[i].outputs->largest_divergence == one[i].outputs->largest_divergence);
+    }
+  }
+}
+
+TEST_CASE("unsupported_reason: weights kept in FP8 cannot be read in other recipes", "[held_out]") {
+  HeldOutFiles files;
+  Case c = files.case_of("tensorwise", 2, "fsdp");
+  c.gather = "fp8";
+  c.eval_recipes = "rowwise";
+  CHECK(unsupported_reason(resolve(c)) ==
+        "--eval-recipes: weights gathered in FP8 leave no BF16 weights to read in another recipe");
 }
 
 TEST_CASE("HeldOut: weights gathered in FP8 have no BF16 loss", "[held_out]") {

@@ -169,14 +169,22 @@ std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource
 }
 
 std::vector<float> Rank::compare_outputs(Transformer& transformer, Transformer& bf16) {
-  const std::int64_t M = plan_.tokens_per_micro_step();
-  const Tokens tokens = inputs(0, M);
-  const Tensor targets = targets_.slice_rows(0, M);
   const Scope scope(arena_);
-  const Tensor distances = arena_.push(Segment::activations, DType::f32, M, 2),
-               features = arena_.push(Segment::activations, DType::bf16, M, plan_.model.width);
-  bf16.forward_features(features, tokens);
-  transformer.compare_outputs(distances, features, tokens, {targets});
+  return compare_outputs(transformer, push_features(bf16));
+}
+
+Tensor Rank::push_features(Transformer& bf16) {
+  const std::int64_t M = plan_.tokens_per_micro_step();
+  const Tensor features = arena_.push(Segment::activations, DType::bf16, M, plan_.model.width);
+  bf16.forward_features(features, inputs(0, M));
+  return features;
+}
+
+std::vector<float> Rank::compare_outputs(Transformer& transformer, const Tensor& features) {
+  const std::int64_t M = plan_.tokens_per_micro_step();
+  const Scope scope(arena_);
+  const Tensor distances = arena_.push(Segment::activations, DType::f32, M, 2);
+  transformer.compare_outputs(distances, features, inputs(0, M), {targets_.slice_rows(0, M)});
   std::vector<float> values(static_cast<std::size_t>(2 * M));
   device_.download(values.data(), distances);
   return values;

@@ -80,6 +80,10 @@ class Rank {
   /// tokens (Transformer::compare_outputs). Returns two numbers per token. A collective, after
   /// parameters().begin_step().
   std::vector<float> compare_outputs(Transformer& transformer, Transformer& bf16);
+  /// The same in two parts, for several transformers: allocates and computes BF16's features, [M, width], in the
+  /// caller's scope of the arena; and compares with them.
+  Tensor push_features(Transformer& bf16);
+  std::vector<float> compare_outputs(Transformer& transformer, const Tensor& features);
 
   /// Returns the options for another transformer of this rank's parameters whose layers use the recipes of
   /// `layers`, which must outlive it.

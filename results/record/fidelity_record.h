@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace precbench {
 
@@ -36,5 +37,17 @@ struct OutputDistance {
   MeanInterval divergence;                        ///< KL(BF16 || recipe), mean over batches
   std::optional<double> largest_divergence;       ///< of all tokens
 };
+
+/// Weights after the last step, evaluated on --eval-data with the formats of one recipe: what a user of these weights
+/// gets who serves them in it.
+struct Reading {
+  std::string recipe;          ///< "bf16" for the weights as they are
+  std::optional<double> loss;  ///< mean over all targets, nats; null if not finite
+  std::vector<double> groups;  ///< mean losses of up to kReadingGroups runs of consecutive sequences, nats
+  std::optional<OutputDistance> outputs =
+      {};  ///< from BF16's reading of the same weights; null for BF16 itself
+};
+/// Number of groups of sequences whose losses a reading keeps, enough for the standard error of a paired difference.
+inline constexpr std::int64_t kReadingGroups = 32;
 
 }  // namespace precbench

@@ -47,7 +47,8 @@ bool left_out(std::string_view key) {
          key == "bytes" || key == "predicted_dispatch" || key == "predicted_combine" || key == "flow" ||
          key == "route_flips" || key == "cpus" || key == "cpu_quota" || key == "speed_from" ||
          key == "sensitivity" || key == "note" || key == "verified" || key == "trained_tokens" ||
-         key == "steady" || key == "against" || key == "outputs" || key == "shape" || key == "formats";
+         key == "steady" || key == "against" || key == "outputs" || key == "shape" || key == "formats" ||
+         key == "readings";
 }
 
 /// Returns true for keys of a T that are omitted if null. Memory has a `predicted` that is not.
@@ -111,6 +112,7 @@ bool added_later(std::string_view key) {
                 std::is_same_v<T, Environment> || std::is_same_v<T, Metrics> ||
                 std::is_same_v<T, CellRecord> || std::is_same_v<T, StudyPlace> || std::is_same_v<T, Support>)
     return left_out(key);
+  if constexpr (std::is_same_v<T, Evaluation> || std::is_same_v<T, Reading>) return left_out(key);
   if constexpr (std::is_same_v<T, OpRecord>) return key == "shape" || key == "formats";
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "cpu_ms" || key == "cpu_wait_ms" || key == "runs" ||
                                        key == "between_runs");

@@ -231,6 +231,8 @@ struct Evaluation {
   std::optional<double> loss;
   std::optional<double> loss_error;  ///< standard error of the mean over sequences; null for a single one
   std::optional<double> bf16_loss;   ///< loss of the same weights in BF16; null if ranks exchange them in FP8
+  std::optional<std::vector<Reading>> readings =
+      {};  ///< after the last step, BF16's first; null without --eval-recipes
 };
 
 /// Series have one entry per optimizer step. A null in JSON is NaN here.

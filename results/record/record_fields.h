@@ -131,10 +131,15 @@ void each_field(S& s, F&& f) {
   f("throttle_reasons", s.throttle_reasons), f("ecc_errors", s.ecc_errors);
 }
 
+template <Is<Reading> S, class F>
+void each_field(S& s, F&& f) {
+  f("recipe", s.recipe), f("loss", s.loss), f("groups", s.groups), f("outputs", s.outputs);
+}
+
 template <Is<Evaluation> S, class F>
 void each_field(S& s, F&& f) {
   f("step", s.step), f("tokens", s.tokens), f("loss", s.loss), f("loss_error", s.loss_error);
-  f("bf16_loss", s.bf16_loss);
+  f("bf16_loss", s.bf16_loss), f("readings", s.readings);
 }
 
 template <Is<Training> S, class F>

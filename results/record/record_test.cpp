@@ -351,6 +351,27 @@ TEST_CASE("from_json: records without evaluations are read and a non-finite loss
   CHECK(!json.get<Record>().training->evaluations[1].loss.has_value());
 }
 
+TEST_CASE("Evaluation: readings are written only if there are any, BF16's without a distance from itself",
+          "[record]") {
+  Record record = samples::gpu_record("bf16", 250);
+  record.training->evaluations = {{20, 128, 2.5, {}, 2.5}, {40, 128, 2.25, {}, 2.25}};
+  record.training->evaluations[1].readings = {
+      {"bf16", 2.25, {2.0, 2.5}},
+      {"rowwise",
+       2.5,
+       {2.25, std::numeric_limits<double>::quiet_NaN()},
+       OutputDistance{128, true, {0.01, 0.009, 0.011}, 0.3, {1e-4, {}, {}}, 0.2}}};
+  const Json json = record;
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  const Json& evaluations = json["training"]["evaluations"];
+  CHECK_FALSE(evaluations[0].contains("readings"));
+  CHECK(evaluations[1]["readings"][0].dump() == R"({"recipe":"bf16","loss":2.25,"groups":[2.0,2.5]})");
+  CHECK(evaluations[1]["readings"][1]["groups"].dump() == "[2.25,null]");
+  const auto back = json.get<Record>().training->evaluations;
+  CHECK_FALSE(back[0].readings.has_value());
+  CHECK(back[1].readings->at(1).outputs->largest_divergence == 0.2);
+}
+
 TEST_CASE("from_json: records without fidelity are read and non-finite values are null", "[record]") {
   Record record = samples::gpu_record("mxfp8", 250);
   REQUIRE(record.fidelity.size() == 1);
