@@ -8,6 +8,7 @@
 
 #include "kernels/base/errors.h"
 #include "models/config/config_keys.h"
+#include "models/config/missing_families.h"
 
 namespace precbench::config_keys {
 namespace {
@@ -79,6 +80,35 @@ const std::vector<Family>& families() {
 
 constexpr std::int64_t kQwenWindow = 4096, kQwenFullLayers = 28;  // defaults of Qwen with use_sliding_window
 
+/// Returns the reason why a model_type is refused: what is missing, or else the supported one that reads most keys of the
+/// file, and the keys that it does not read.
+std::string unsupported_type(const json& object, const std::string& model_type) {
+  const std::string what = fmt::format("model_type: \"{}\" is not supported", model_type);
+  if (const MissingFamily* known = missing_family_of_type(model_type)) {
+    const std::string near = known->nearest;
+    return fmt::format("{}: it needs {}{}", what, known->missing,
+                       near.empty() ? "" : fmt::format("; the nearest that is supported is \"{}\"", near));
+  }
+  const char* nearest_type = "llama";
+  std::ptrdiff_t most = 0;
+  for (const Family& family : families()) {
+    std::ptrdiff_t read = 0;
+    for (const auto& [key, value] : object.items())  // keys of every model_type say nothing
+      read += family_reads_key(family.model_type, key) && !reads_key("", key);
+    if (read > most) most = read, nearest_type = family.model_type;
+  }
+  std::vector<std::string> others;
+  for (const auto& [key, value] : object.items())
+    if (!reads_key(nearest_type, key) && !asks_nothing(value)) others.push_back(key);
+  constexpr std::size_t kShown = 6;
+  const std::size_t all = others.size();
+  others.resize(std::min(all, kShown));
+  return fmt::format("{}; the nearest by its keys is \"{}\"{}", what, nearest_type,
+                     all == 0 ? std::string()
+                              : fmt::format(", which does not read {}{}", fmt::join(others, ", "),
+                                            all > kShown ? fmt::format(" and {} more", all - kShown) : ""));
+}
+
 const Family& family_of(const json& object) {
   std::string model_type;
   read(object, "model_type", model_type);
@@ -89,8 +119,7 @@ const Family& family_of(const json& object) {
   }
   if (model_type.empty())
     throw InvalidInput(fmt::format("model_type: missing; known: {}", fmt::join(names, ", ")));
-  throw InvalidInput(
-      fmt::format("model_type: \"{}\" is not supported; known: {}", model_type, fmt::join(names, ", ")));
+  throw InvalidInput(unsupported_type(object, model_type));
 }
 
 /// Reads the window, and of Qwen the layers that have it. SmolLM3, OLMo 3 and Gemma read their layers later.
@@ -288,6 +317,7 @@ ModelConfig from_hugging_face(const json& object) {
   refuse_other_models(object, model_type, config, refused);
   refuse_rope(object, rope, family, config.max_positions, refused);
   refused.throw_if_any();
+  check_quantization(object, model_type);
   if (!config.latent) read_window(object, family, config);
   read_rope(object, rope, model_type, config);
   if (family.rotary_share > 0) read_rotary_dim(object, rope, family, config);

@@ -36,6 +36,20 @@ TEST_CASE("parameter_count: presets have the published number of parameters", "[
   // Totals of the safetensors files on the Hugging Face hub; for models with tied weights num_parameters() of
   // transformers, because some files hold the head a second time.
   const std::map<std::string, std::int64_t> published = {
+      {"llama2-7b", 6'738'415'616},
+      {"llama2-13b", 13'015'864'320},
+      {"llama2-70b", 68'976'648'192},
+      {"mistral-7b-v0.1", 7'241'732'096},
+      {"mistral-small-3.1-24b", 23'572'403'200},  // of the language model
+      {"olmo2-32b", 32'234'279'936},
+      {"olmo3-32b", 32'233'522'176},
+      {"phi-4-reasoning", 14'659'507'200},
+      {"qwen2.5-72b", 72'706'203'648},
+      {"deepseek-r1-distill-qwen-7b", 7'615'616'512},
+      {"qwen3-4b-2507", 4'022'468'096},
+      {"qwen3-30b-a3b-2507", 30'532'122'624},
+      {"glm-4.6", 352'797'814'784},  // this and the next without multi-token prediction
+      {"kimi-k2-0905", 1'026'408'209'408},
       {"llama3.2-1b", 1'235'814'400},
       {"llama3.2-3b", 3'212'749'824},
       {"llama3.1-8b", 8'030'261'248},

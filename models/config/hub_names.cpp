@@ -10,6 +10,7 @@
 
 #include "kernels/base/errors.h"
 #include "models/config/config.h"
+#include "models/config/missing_families.h"
 
 namespace precbench {
 namespace {
@@ -48,6 +49,31 @@ std::string family_of(const std::string& name) {
   return {bare.begin(), end};
 }
 
+/// Returns the runs of letters in a name without its owner, in lower case.
+std::vector<std::string> words_in(const std::string& name) {
+  std::vector<std::string> words;
+  bool inside = false;
+  for (const char c : lower_case(without_owner(name))) {
+    const bool letter = std::isalpha(static_cast<unsigned char>(c)) != 0;
+    if (letter && !inside) words.emplace_back();
+    if (letter) words.back() += c;
+    inside = letter;
+  }
+  return words;
+}
+
+/// Returns true if every word of `name` that tells models apart is, perhaps with a typo, one of the candidate's. So
+/// Qwen2.5-Math-7B does not lead to Qwen2.5-7B.
+bool has_all_words(const std::string& name, const std::string& candidate) {
+  constexpr std::string_view kEditions[] = {"instruct", "chat", "base", "thinking", "it", "pt", "hf", "fp"};
+  const std::vector<std::string> known = words_in(candidate), words = words_in(name);
+  return std::all_of(words.begin(), words.end(), [&](const std::string& word) {
+    if (std::find(known.begin(), known.end(), word) != known.end()) return true;
+    if (std::find(std::begin(kEditions), std::end(kEditions), word) != std::end(kEditions)) return true;
+    return word.size() > 2 && !nearest(word, known).empty();
+  });
+}
+
 const ModelConfig* find_preset(const std::string& name) {
   const auto found = std::find_if(model_presets().begin(), model_presets().end(),
                                   [&](const ModelConfig& preset) { return preset.name == name; });
@@ -68,7 +94,8 @@ std::string near_model(const std::string& name) {
     known.push_back(name.find('/') == name.npos ? without_owner(hub.repository) : hub.repository);
   const std::string numbers = numbers_in(name), family = family_of(name);
   std::erase_if(known, [&](const std::string& candidate) {
-    return numbers_in(candidate) != numbers || nearest(family, {family_of(candidate)}).empty();
+    return numbers_in(candidate) != numbers || nearest(family, {family_of(candidate)}).empty() ||
+           !has_all_words(name, candidate);
   });
   return nearest(name, known);
 }
@@ -93,6 +120,15 @@ const std::vector<HubName>& hub_names() {
       {"meta-llama/Meta-Llama-3.1-70B", "llama3.1-70b"},
       {"meta-llama/Meta-Llama-3.1-70B-Instruct", "llama3.1-70b"},
       {"meta-llama/Llama-3.3-70B-Instruct", "llama3.3-70b"},
+      {"meta-llama/Llama-2-7b-hf", "llama2-7b"},
+      {"meta-llama/Llama-2-7b-chat-hf", "llama2-7b"},
+      {"meta-llama/Llama-2-13b-hf", "llama2-13b"},
+      {"meta-llama/Llama-2-13b-chat-hf", "llama2-13b"},
+      {"meta-llama/Llama-2-70b-hf", "llama2-70b"},
+      {"meta-llama/Llama-2-70b-chat-hf", "llama2-70b"},
+      {"deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama3.1-8b"},
+      {"deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama3.3-70b"},
+      {"NousResearch/Hermes-4-70B", "llama3.1-70b"},
       {"meta-llama/Llama-3.1-405B", "llama3.1-405b"},
       {"meta-llama/Llama-3.1-405B-Instruct", "llama3.1-405b"},
       {"TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", "tinyllama-1.1b"},
@@ -103,12 +139,17 @@ const std::vector<HubName>& hub_names() {
       {"HuggingFaceTB/SmolLM2-360M-Instruct", "smollm2-360m"},
       {"HuggingFaceTB/SmolLM2-1.7B", "smollm2-1.7b"},
       {"HuggingFaceTB/SmolLM2-1.7B-Instruct", "smollm2-1.7b"},
+      {"mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1"},
+      {"mistralai/Mistral-7B-Instruct-v0.1", "mistral-7b-v0.1"},
       {"mistralai/Mistral-7B-v0.3", "mistral-7b-v0.3"},
       {"mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"},
       {"mistralai/Mistral-Nemo-Base-2407", "mistral-nemo-12b"},
       {"mistralai/Mistral-Nemo-Instruct-2407", "mistral-nemo-12b"},
       {"mistralai/Mistral-Small-24B-Base-2501", "mistral-small-24b"},
       {"mistralai/Mistral-Small-24B-Instruct-2501", "mistral-small-24b"},
+      {"mistralai/Mistral-Small-3.1-24B-Base-2503", "mistral-small-3.1-24b"},
+      {"mistralai/Mistral-Small-3.1-24B-Instruct-2503", "mistral-small-3.1-24b"},
+      {"mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-3.1-24b"},
       {"mistralai/Ministral-3-3B-Base-2512", "ministral3-3b"},
       {"mistralai/Ministral-3-3B-Instruct-2512", "ministral3-3b"},
       {"HuggingFaceTB/SmolLM3-3B", "smollm3-3b"},
@@ -121,8 +162,12 @@ const std::vector<HubName>& hub_names() {
       {"allenai/OLMo-2-0425-1B-Instruct", "olmo2-1b"},
       {"allenai/OLMo-2-1124-7B", "olmo2-7b"},
       {"allenai/OLMo-2-1124-7B-Instruct", "olmo2-7b"},
+      {"allenai/OLMo-2-0325-32B", "olmo2-32b"},
+      {"allenai/OLMo-2-0325-32B-Instruct", "olmo2-32b"},
       {"microsoft/Phi-3-mini-4k-instruct", "phi-3-mini"},
       {"microsoft/phi-4", "phi-4"},
+      {"microsoft/Phi-4-reasoning", "phi-4-reasoning"},
+      {"microsoft/Phi-4-reasoning-plus", "phi-4-reasoning"},
       {"microsoft/Phi-4-mini-instruct", "phi-4-mini"},
       {"zai-org/glm-4-9b-hf", "glm-4-9b"},
       {"zai-org/glm-4-9b-chat-hf", "glm-4-9b"},
@@ -144,18 +189,27 @@ const std::vector<HubName>& hub_names() {
       {"Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"},
       {"Qwen/Qwen2.5-14B", "qwen2.5-14b"},
       {"Qwen/Qwen2.5-32B", "qwen2.5-32b"},
+      {"Qwen/Qwen2.5-72B", "qwen2.5-72b"},
+      {"Qwen/Qwen2.5-Coder-7B", "qwen2.5-7b"},
+      {"Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"},
+      {"deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "deepseek-r1-distill-qwen-7b"},
+      {"deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "qwen2.5-14b"},
+      {"deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"},
       {"Qwen/Qwen3-0.6B", "qwen3-0.6b"},
       {"Qwen/Qwen3-0.6B-Base", "qwen3-0.6b"},
       {"Qwen/Qwen3-1.7B", "qwen3-1.7b"},
       {"Qwen/Qwen3-1.7B-Base", "qwen3-1.7b"},
       {"Qwen/Qwen3-4B", "qwen3-4b"},
       {"Qwen/Qwen3-4B-Base", "qwen3-4b"},
+      {"Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b-2507"},
+      {"Qwen/Qwen3-4B-Thinking-2507", "qwen3-4b-2507"},
       {"Qwen/Qwen3-8B", "qwen3-8b"},
       {"Qwen/Qwen3-8B-Base", "qwen3-8b"},
       {"Qwen/Qwen3-14B", "qwen3-14b"},
       {"Qwen/Qwen3-14B-Base", "qwen3-14b"},
       {"Qwen/Qwen3-32B", "qwen3-32b"},
       {"allenai/Olmo-3-1025-7B", "olmo3-7b"},
+      {"allenai/Olmo-3-1125-32B", "olmo3-32b"},
       {"google/gemma-2b", "gemma-2b"},
       {"google/gemma-2b-it", "gemma-2b"},
       {"google/gemma-7b", "gemma-7b"},
@@ -186,12 +240,17 @@ const std::vector<HubName>& hub_names() {
       {"mistralai/Mixtral-8x22B-Instruct-v0.1", "mixtral-8x22b-v0.3"},
       {"Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"},
       {"Qwen/Qwen3-30B-A3B-Base", "qwen3-30b-a3b"},
+      {"Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b-2507"},
+      {"Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b-2507"},
+      {"Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b-2507"},
+      {"Qwen/Qwen3-Coder-30B-A3B", "qwen3-30b-a3b-2507"},
       {"Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"},
       {"Qwen/Qwen1.5-MoE-A2.7B", "qwen1.5-moe-a2.7b"},
       {"Qwen/Qwen2-57B-A14B", "qwen2-57b-a14b"},
       {"baidu/ERNIE-4.5-21B-A3B-PT", "ernie-4.5-21b-a3b"},
       {"zai-org/GLM-4.5-Air", "glm-4.5-air"},
       {"zai-org/GLM-4.5", "glm-4.5"},
+      {"zai-org/GLM-4.6", "glm-4.6"},
       {"MiniMaxAI/MiniMax-M2", "minimax-m2"},
       {"openai/gpt-oss-20b", "gpt-oss-20b"},
       {"openai/gpt-oss-120b", "gpt-oss-120b"},
@@ -202,9 +261,15 @@ const std::vector<HubName>& hub_names() {
       {"deepseek-ai/DeepSeek-V2-Chat", "deepseek-v2"},
       {"deepseek-ai/DeepSeek-V3", "deepseek-v3"},
       {"deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"},
+      {"deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"},
+      {"deepseek-ai/DeepSeek-V3.1", "deepseek-v3"},
+      {"deepseek-ai/DeepSeek-V3.1-Base", "deepseek-v3"},
       {"deepseek-ai/DeepSeek-R1", "deepseek-v3"},
+      {"deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"},
       {"moonshotai/Kimi-K2-Base", "kimi-k2"},
       {"moonshotai/Kimi-K2-Instruct", "kimi-k2"},
+      {"moonshotai/Kimi-K2-Instruct-0905", "kimi-k2-0905"},
+      {"moonshotai/Kimi-K2-Thinking", "kimi-k2-0905"},
       {"meta-llama/Llama-4-Scout-17B-16E", "llama4-scout"},
       {"meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout"},
       {"meta-llama/Llama-4-Maverick-17B-128E", "llama4-maverick"},
@@ -217,13 +282,21 @@ const std::vector<HubName>& hub_names() {
       {"bigcode/starcoderbase", "starcoder"},
       {"EleutherAI/gpt-j-6b", "gpt-j-6b"},
       {"EleutherAI/pythia-70m", "pythia-70m"},
+      {"EleutherAI/pythia-70m-deduped", "pythia-70m"},
       {"EleutherAI/pythia-160m", "pythia-160m"},
+      {"EleutherAI/pythia-160m-deduped", "pythia-160m"},
       {"EleutherAI/pythia-410m", "pythia-410m"},
+      {"EleutherAI/pythia-410m-deduped", "pythia-410m"},
       {"EleutherAI/pythia-1b", "pythia-1b"},
+      {"EleutherAI/pythia-1b-deduped", "pythia-1b"},
       {"EleutherAI/pythia-1.4b", "pythia-1.4b"},
+      {"EleutherAI/pythia-1.4b-deduped", "pythia-1.4b"},
       {"EleutherAI/pythia-2.8b", "pythia-2.8b"},
+      {"EleutherAI/pythia-2.8b-deduped", "pythia-2.8b"},
       {"EleutherAI/pythia-6.9b", "pythia-6.9b"},
+      {"EleutherAI/pythia-6.9b-deduped", "pythia-6.9b"},
       {"EleutherAI/pythia-12b", "pythia-12b"},
+      {"EleutherAI/pythia-12b-deduped", "pythia-12b"},
       {"microsoft/phi-1_5", "phi-1.5"},
       {"microsoft/phi-2", "phi-2"},
       {"bigcode/starcoder2-3b", "starcoder2-3b"},
@@ -235,16 +308,21 @@ const std::vector<HubName>& hub_names() {
       {"nvidia/Minitron-4B-Base", "nemotron-mini-4b"},
       {"nvidia/Minitron-8B-Base", "minitron-8b"},
       {"CohereForAI/aya-23-8B", "aya-23-8b"},
+      {"CohereLabs/aya-23-8B", "aya-23-8b"},
       {"CohereForAI/c4ai-command-r7b-12-2024", "command-r7b"},
+      {"CohereLabs/c4ai-command-r7b-12-2024", "command-r7b"},
       {"CohereForAI/c4ai-command-r-v01", "command-r-35b"},
+      {"CohereLabs/c4ai-command-r-v01", "command-r-35b"},
       // clang-format on
   };
   return names;
 }
 
 std::string preset_name(const std::string& name) {
-  const std::string word = lower_case(name);
+  std::string word = lower_case(name);
   if (find_preset(word)) return word;
+  // An edition whose weights are stored in FP8 is the same model.
+  if (constexpr std::string_view kFp8 = "-fp8"; word.ends_with(kFp8)) word.resize(word.size() - kFp8.size());
   for (const HubName& hub : hub_names())
     if (word == lower_case(hub.repository) || word == lower_case(without_owner(hub.repository)))
       return hub.preset;
@@ -255,6 +333,11 @@ std::string unknown_model(const std::string& name) {
   const std::string what = fmt::format("unknown model \"{}\"", name);
   if (const std::string near = near_model(name); !near.empty())
     return fmt::format("{}; did you mean {}?", what, near);
+  if (const MissingFamily* missing = missing_family_of_name(lower_case(without_owner(name)))) {
+    const std::string preset = missing->preset;
+    return fmt::format("{}; its family needs {}, which is not supported{}", what, missing->missing,
+                       preset.empty() ? "" : fmt::format("; the nearest preset is {}", preset));
+  }
   std::vector<std::string> presets = names_of_presets();
   const std::string family = family_of(name);
   const bool known_family =

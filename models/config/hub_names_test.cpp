@@ -7,6 +7,7 @@
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
 #include "models/config/config.h"
+#include "models/config/missing_families.h"
 
 namespace precbench {
 namespace {
@@ -29,6 +30,24 @@ TEST_CASE("find_model: hub names and letter case do not matter", "[models]") {
       {"mistralai/Mixtral-8x22B-v0.1", "mixtral-8x22b"},
       {"mistralai/Mixtral-8x22B-Instruct-v0.1", "mixtral-8x22b-v0.3"},
       {"Tiny", "tiny"},
+      {"Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b-2507"},
+      {"Qwen3-Coder-30B-A3B", "qwen3-30b-a3b-2507"},
+      {"deepseek-ai/DeepSeek-V3.1", "deepseek-v3"},
+      {"DeepSeek-R1-Distill-Llama-8B", "llama3.1-8b"},
+      {"deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "deepseek-r1-distill-qwen-7b"},
+      {"zai-org/GLM-4.6", "glm-4.6"},
+      {"moonshotai/Kimi-K2-Thinking", "kimi-k2-0905"},
+      {"mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-3.1-24b"},
+      {"microsoft/Phi-4-reasoning", "phi-4-reasoning"},
+      {"NousResearch/Hermes-4-70B", "llama3.1-70b"},
+      {"EleutherAI/pythia-1b-deduped", "pythia-1b"},
+      {"CohereLabs/c4ai-command-r7b-12-2024", "command-r7b"},
+      {"Qwen/Qwen2.5-72B", "qwen2.5-72b"},
+      {"meta-llama/Llama-2-7b-hf", "llama2-7b"},
+      {"mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1"},
+      {"allenai/OLMo-2-0325-32B", "olmo2-32b"},
+      {"Qwen/Qwen2.5-Coder-7B", "qwen2.5-7b"},
+      {"Qwen/Qwen3-8B-FP8", "qwen3-8b"},
   };
   for (const auto& [given, preset] : names) {
     INFO(given);
@@ -58,12 +77,43 @@ TEST_CASE("find_model: a suggestion never has another size or family", "[models]
   CHECK(contains(of_family, "qwen3-8b, "));
   CHECK(!contains(of_family, "llama"));
   CHECK(of_family.ends_with(", or the path of its config.json"));
-  for (const char* other :
-       {"bloom-7b1", "yi-6b", "google/recurrentgemma-9b", "falcon3-7b", "acme/Model-8B"}) {
+  for (const char* other : {"yi-6b", "falcon3-7b", "acme/Model-8B"}) {
     INFO(other);
     CHECK(!contains(refusal(other), "did you mean"));
     CHECK(contains(refusal(other), "; known: tiny, 15m, "));
   }
+}
+
+TEST_CASE(
+    "find_model: a word that tells models apart is no typo, and a family that is missing is named with the reason",
+    "[models]") {
+  for (const char* other :
+       {"Qwen/Qwen2.5-Math-7B", "Qwen/Qwen2.5-VL-7B-Instruct", "google/gemma-3n-E4B-it"}) {
+    INFO(other);
+    CHECK(!contains(refusal(other), "did you mean"));
+  }
+  CHECK(
+      refusal("google/gemma-3n-E4B-it") ==
+      "unknown model \"google/gemma-3n-E4B-it\"; its family needs AltUp, LAuReL and per-layer embeddings, which is not "
+      "supported; the nearest preset is gemma-3-4b");
+  CHECK(contains(refusal("Qwen/Qwen3-Next-80B-A3B-Instruct"), "gated DeltaNet layers (linear attention)"));
+  CHECK(contains(refusal("nvidia/Nemotron-H-8B-Base-8K"), "needs Mamba-2 layers"));
+  CHECK(contains(refusal("bloom-7b1"), "needs ALiBi"));
+  CHECK(contains(refusal("google/recurrentgemma-9b"), "the nearest preset is gemma-2-9b"));
+}
+
+TEST_CASE("missing families: the nearest is supported", "[models]") {
+  for (const char* type :
+       {"qwen3_next", "nemotron_h", "gemma3n", "deepseek_v32", "apertus", "zamba2", "falcon"}) {
+    INFO(type);
+    const MissingFamily* family = missing_family_of_type(type);
+    REQUIRE(family != nullptr);
+    const std::string preset = family->preset;
+    if (!preset.empty()) CHECK(find_model(preset).name == preset);
+  }
+  CHECK(missing_family_of_type("llama") == nullptr);
+  CHECK(missing_family_of_name("qwen3-8b") == nullptr);
+  CHECK(missing_family_of_name("") == nullptr);
 }
 
 TEST_CASE("presets: values of the published config.json", "[models]") {
@@ -77,6 +127,26 @@ TEST_CASE("presets: values of the published config.json", "[models]") {
        R"({"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
     "tie_word_embeddings": false, "rms_norm_eps": 1e-06, "rope_theta": 1000000, "max_position_embeddings": 40960})");
+  same("llama2-13b", R"({"model_type": "llama", "hidden_size": 5120, "intermediate_size": 13824,
+    "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40, "vocab_size": 32000,
+    "tie_word_embeddings": false, "rms_norm_eps": 1e-05, "rope_scaling": null, "max_position_embeddings": 4096})");
+  same("mistral-7b-v0.1", R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+    "sliding_window": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "max_position_embeddings": 32768})");
+  same("qwen2.5-72b", R"({"model_type": "qwen2", "hidden_size": 8192, "intermediate_size": 29568,
+    "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 152064,
+    "tie_word_embeddings": false, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "use_sliding_window": false,
+    "max_position_embeddings": 131072})");
+  same("qwen3-30b-a3b-2507", R"({"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+    "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": false,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000000, "max_position_embeddings": 262144})");
+  same("olmo3-32b", R"({"model_type": "olmo3", "hidden_size": 5120, "intermediate_size": 27648,
+    "num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 100278,
+    "sliding_window": 4096, "rms_norm_eps": 1e-06, "rope_theta": 500000, "max_position_embeddings": 65536,
+    "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.2079441541679836,
+    "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0}})");
   same("qwen2.5-3b", R"({"model_type": "qwen2", "hidden_size": 2048, "intermediate_size": 11008,
     "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2, "vocab_size": 151936,
     "tie_word_embeddings": true, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "max_position_embeddings": 32768})");

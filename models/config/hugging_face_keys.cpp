@@ -331,7 +331,10 @@ constexpr Note kNotes[] = {
     {"num_nextn_predict_layers", "is left out: no multi-token prediction"},
     {"num_mtp_layers", "is left out: no multi-token prediction"},
     {"residual_dropout", "is left out"},
-    {"quantization_config", "is not read: --recipe says what is quantized"},
+    {"quantization_config",
+     "says how weights are stored, which --init-from reads: --recipe says what is quantized"},
+    {"compression_config",
+     "says how weights are stored, which --init-from reads: --recipe says what is quantized"},
 };
 
 bool all_full_attention(const json& types) {

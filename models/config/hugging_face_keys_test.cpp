@@ -264,8 +264,10 @@ TEST_CASE("config.json: keys of other model_types and router losses cause warnin
   CHECK(warnings_of(with(accepted("qwen3_moe"), {{"router_aux_loss_coef", 0.001}})) ==
         Lines{"router_aux_loss_coef 0.001 is not read: --aux sets the coefficient of the balance loss"});
   CHECK(warnings_of(with(accepted("qwen3_moe"), {{"router_aux_loss_coef", 0.0}})).empty());
-  CHECK(warnings_of(with(accepted("llama"), {{"quantization_config", {{"quant_method", "fp8"}}}})) ==
-        Lines{"quantization_config is not read: --recipe says what is quantized"});
+  CHECK(
+      warnings_of(with(accepted("llama"), {{"quantization_config", {{"quant_method", "fp8"}}}})) ==
+      Lines{
+          "quantization_config says how weights are stored, which --init-from reads: --recipe says what is quantized"});
   // Disabled windows and full-attention layers have no effect.
   CHECK(warnings_of(with(accepted("llama"), {{"sliding_window", 64}})) ==
         Lines{"keys that a llama does not read were left out: sliding_window (of mistral)"});
@@ -395,7 +397,11 @@ TEST_CASE("config.json: latent attention of DeepSeek", "[models][moe]") {
                       {"rope_theta", 50000.0},
                       {"max_position_embeddings", 131072}});
   k2["rope_scaling"]["factor"] = 32;
+  k2["rope_scaling"]["beta_fast"] = 1.0;
   CHECK(named(k2, "kimi-k2") == find_model("kimi-k2"));
+  k2["rope_scaling"]["factor"] = 64.0;
+  k2["max_position_embeddings"] = 262144;
+  CHECK(named(k2, "kimi-k2-0905") == find_model("Kimi-K2-Thinking"));
   CHECK(model_from_json(with(v3, {{"rope_interleave", false}})).block.rope_pairs == RopePairs::halves);
   const ModelConfig direct = model_from_json(with(v3, {{"q_lora_rank", nullptr}}));
   CHECK(block_of(direct, 0).linears.front().parts.front().name == "self_attn.q_proj.weight");

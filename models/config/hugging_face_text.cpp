@@ -149,6 +149,8 @@ TextConfig text_config_of(const json& file) {
     if (model_type == "llama") set_llama_dimensions(text.object);
     if (given(file, "tie_word_embeddings"))
       text.object["tie_word_embeddings"] = file.at("tie_word_embeddings");
+    if (given(file, "quantization_config"))
+      text.object["quantization_config"] = file.at("quantization_config");
     text.warnings.push_back(fmt::format("{} alone is read: the model without images, sound and video", key));
     break;
   }

@@ -160,6 +160,14 @@ ModelConfig exaone4(ModelConfig config, std::int64_t window, std::int64_t positi
   return config;
 }
 
+/// The first Mistral: a window in all layers.
+ModelConfig mistral_v01() {
+  ModelConfig config =
+      with_rope(llama("mistral-7b-v0.1", 32, 4096, 14336, 32, 8, 128, 32000, false), 1e4, 32768);
+  config.sliding_window = 4096;
+  return config;
+}
+
 ModelConfig phi3_mini() {
   ModelConfig config =
       phi(with_rope(llama("phi-3-mini", 32, 3072, 8192, 32, 32, 96, 32064, false), 1e4, 4096));
@@ -301,6 +309,14 @@ ModelConfig glm45() {
   return config;
 }
 
+/// GLM-4.6: the same with a longer context.
+ModelConfig glm46() {
+  ModelConfig config = glm45();
+  config.name = "glm-4.6";
+  config.max_positions = 202752;
+  return config;
+}
+
 ModelConfig minimax_m2() {
   ModelConfig config = with_experts(
       with_norm_eps(with_rope(llama("minimax-m2", 62, 3072, 1536, 48, 8, 128, 200064, false), 5e6, 196608),
@@ -439,6 +455,10 @@ const std::vector<ModelConfig>& model_presets() {
       llama("15m",               6,   512,  1280,   8,  2,  64,    256, true),
       llama("36m",               8,   512,  1536,   8,  8,  64,  16384, true),
       llama("125m",             12,   768,  2048,  12, 12,  64,  50304, true),
+      //                                                                                       theta   positions
+      with_rope(llama("llama2-7b",         32, 4096, 11008, 32, 32, 128,  32000, false), 1e4,    4096),
+      with_rope(llama("llama2-13b",        40, 5120, 13824, 40, 40, 128,  32000, false), 1e4,    4096),
+      with_rope(llama("llama2-70b",        80, 8192, 28672, 64,  8, 128,  32000, false), 1e4,    4096),
       stretched(llama("llama3.2-1b",    16,  2048,  8192,  32,  8,  64, 128256, true), 32),
       stretched(llama("llama3.2-3b",    28,  3072,  8192,  24,  8, 128, 128256, true), 32),
       stretched(llama("llama3.1-8b",    32,  4096, 14336,  32,  8, 128, 128256, false), 8),
@@ -451,9 +471,12 @@ const std::vector<ModelConfig>& model_presets() {
       with_rope(llama("smollm2-135m",      30,  576,  1536,  9,  3,  64,  49152, true),  1e5,    8192),
       with_rope(llama("smollm2-360m",      32,  960,  2560, 15,  5,  64,  49152, true),  1e5,    8192),
       with_rope(llama("smollm2-1.7b",      24, 2048,  8192, 32, 32,  64,  49152, true),  1.3e5,  8192),
+      mistral_v01(),
       with_rope(llama("mistral-7b-v0.3",   32, 4096, 14336, 32,  8, 128,  32768, false), 1e6,   32768),
       with_rope(llama("mistral-nemo-12b",  40, 5120, 14336, 32,  8, 128, 131072, false), 1e6,  128000),
       with_rope(llama("mistral-small-24b", 40, 5120, 32768, 32,  8, 128, 131072, false), 1e8,   32768),
+      with_rope(llama("mistral-small-3.1-24b",
+                                           40, 5120, 32768, 32,  8, 128, 131072, false), 1e9,  131072),
       with_norm_eps(with_rope(
                 llama("deepseek-llm-7b",   30, 4096, 11008, 32, 32, 128, 102400, false), 1e4,    4096), 1e-6),
       ministral3(),
@@ -462,9 +485,13 @@ const std::vector<ModelConfig>& model_presets() {
       granite(llama("granite-3.1-8b",     40, 4096, 12800, 32,  8, 128,  49155, true), 1.0 / 128, 16),
       olmo2(llama("olmo2-1b",             16, 2048,  8192, 16, 16, 128, 100352, false)),
       olmo2(llama("olmo2-7b",             32, 4096, 11008, 32, 32, 128, 100352, false)),
+      olmo2(llama("olmo2-32b",            64, 5120, 27648, 40,  8, 128, 100352, false)),
       olmo3(llama("olmo3-7b",             32, 4096, 11008, 32, 32, 128, 100278, false)),
+      olmo3(llama("olmo3-32b",            64, 5120, 27648, 40,  8, 128, 100278, false)),
       phi3_mini(),
       phi(with_rope(llama("phi-4",        40, 5120, 17920, 40, 10, 128, 100352, false), 2.5e5, 16384)),
+      phi(with_rope(llama("phi-4-reasoning",
+                                          40, 5120, 17920, 40, 10, 128, 100352, false), 5e5, 32768)),
       phi4_mini(),
       glm(llama("glm-4-9b",               40, 4096, 13696, 32,  2, 128, 151552, false), 1.5625e-7, 131072),
       glm4(llama("glm-4-9b-0414",         40, 4096, 13696, 32,  2, 128, 151552, false)),
@@ -492,9 +519,15 @@ const std::vector<ModelConfig>& model_presets() {
                 qwen("qwen2.5-14b", 48, 5120, 13824, 40,  8, 128, 152064, false, false), 1e6, 131072), 1e-5),
       with_norm_eps(with_rope(
                 qwen("qwen2.5-32b", 64, 5120, 27648, 40,  8, 128, 152064, false, false), 1e6, 131072), 1e-5),
+      with_norm_eps(with_rope(
+                qwen("qwen2.5-72b", 80, 8192, 29568, 64,  8, 128, 152064, false, false), 1e6, 131072), 1e-5),
+      with_rope(qwen("deepseek-r1-distill-qwen-7b",
+                              28, 3584, 18944, 28,  4, 128, 152064, false, false), 1e4, 131072),
       with_rope(qwen("qwen3-0.6b",  28, 1024,  3072, 16,  8, 128, 151936, true,  true),  1e6,  40960),
       with_rope(qwen("qwen3-1.7b",  28, 2048,  6144, 16,  8, 128, 151936, true,  true),  1e6,  40960),
       qwen("qwen3-4b",          36,  2560,  9728,  32,  8, 128, 151936, true,   true),
+      with_rope(qwen("qwen3-4b-2507",
+                              36, 2560,  9728, 32,  8, 128, 151936, true,  true),  5e6, 262144),
       with_rope(qwen("qwen3-8b",    36, 4096, 12288, 32,  8, 128, 151936, false, true),  1e6,  40960),
       qwen("qwen3-14b",         40,  5120, 17408,  40,  8, 128, 151936, false,  true),
       with_rope(qwen("qwen3-32b",   64, 5120, 25600, 64,  8, 128, 151936, false, true),  1e6,  40960),
@@ -507,12 +540,15 @@ const std::vector<ModelConfig>& model_presets() {
       mixtral(llama("mixtral-8x22b",      56, 6144, 16384, 48, 8, 128, 32000, false), 65536),
       mixtral(llama("mixtral-8x22b-v0.3", 56, 6144, 16384, 48, 8, 128, 32768, false), 65536),
       with_experts(qwen("qwen3-30b-a3b",   48,  2048,   768,  32,  4, 128, 151936, false,  true), softmax_of(128, 8), 768),
+      with_experts(with_rope(qwen("qwen3-30b-a3b-2507",
+                                           48,  2048,   768,  32,  4, 128, 151936, false,  true), 1e7, 262144), softmax_of(128, 8), 768),
       with_experts(qwen("qwen3-235b-a22b", 94,  4096,  1536,  64,  4, 128, 151936, false,  true), softmax_of(128, 8), 1536),
       qwen2_moe(qwen("qwen1.5-moe-a2.7b",  24,  2048,  1408,  16, 16, 128, 151936, false, false), 60, 4, 1408, 5632, 8192),
       qwen2_moe(qwen("qwen2-57b-a14b",     28,  3584,  2560,  28,  4, 128, 151936, false, false), 64, 8, 2560, 20480, 131072),
       ernie45_moe(),
       glm4_moe(llama("glm-4.5-air",        46,  4096, 10944,  96,  8, 128, 151552, false), 128, 1408, 1, 1),
       glm45(),
+      glm46(),
       minimax_m2(),
       gpt_oss("gpt-oss-20b",              24,  32),
       gpt_oss("gpt-oss-120b",             36, 128),

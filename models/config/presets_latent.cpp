@@ -51,6 +51,12 @@ ModelConfig deepseek_v2(const LatentShape& s, std::int64_t groups, std::int64_t 
   return config;
 }
 
+/// Kimi K2's YaRN has no ramp.
+ModelConfig kimi_k2(ModelConfig config) {
+  config.rope_scaling.beta_fast = 1;
+  return config;
+}
+
 /// DeepSeek-V3: a sigmoid and a bias on the scores, normalised.
 ModelConfig deepseek_v3(ModelConfig config, std::int64_t groups, std::int64_t group_top_k, double scale) {
   RoutingRule& rule = config.moe.rule;
@@ -73,7 +79,9 @@ std::vector<ModelConfig> latent_presets() {
       deepseek_v2({"deepseek-v2",      60, 5120, 12288, 128, 1536, 102400, 160, 6, 1536, 3072, 1}, 8, 3, 16),
       deepseek_v3(latent_model({"deepseek-v3", 61, 7168, 18432, 128, 1536, 129280, 256, 8, 2048, 2048, 3}, 10000, 40, 1),
                   8, 4, 2.5),
-      deepseek_v3(latent_model({"kimi-k2",     61, 7168, 18432,  64, 1536, 163840, 384, 8, 2048, 2048, 1}, 50000, 32, 1),
+      deepseek_v3(kimi_k2(latent_model({"kimi-k2", 61, 7168, 18432, 64, 1536, 163840, 384, 8, 2048, 2048, 1}, 50000, 32, 1)),
+                  1, 1, 2.827),
+      deepseek_v3(kimi_k2(latent_model({"kimi-k2-0905", 61, 7168, 18432, 64, 1536, 163840, 384, 8, 2048, 2048, 1}, 50000, 64, 1)),
                   1, 1, 2.827),
   };
   // clang-format on
