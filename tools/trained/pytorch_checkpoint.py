@@ -15,6 +15,7 @@ import collections
 import copy
 import json
 import math
+import os
 import pathlib
 import pickle
 import shutil
@@ -30,17 +31,36 @@ except ImportError:
 # By PyTorch's storage class: safetensors dtype, and a NumPy dtype that copies elements unchanged.
 STORAGES = {"FloatStorage": ("F32", "<f4"), "HalfStorage": ("F16", "<f2"), "BFloat16Storage": ("BF16", "<u2")}
 
+MOST_DIMENSIONS = 16
+
+
+def stored_size(archive, name):
+    """Returns the bytes of an entry, which lie in the file as they are: torch.save compresses nothing, and a compressed
+    entry could be of any size."""
+    entry = archive.getinfo(name)
+    if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+        raise Refused("not written by torch.save: its data are compressed")
+    if entry.file_size > os.fstat(archive.fp.fileno()).st_size:
+        raise Refused("truncated or damaged: an entry is larger than the file")
+    return entry.file_size
+
 
 class StoredTensor:
     """A view of a part of a file: its storage, and offset and strides in elements."""
 
     def __init__(self, archive, storage, offset, shape, strides):
         self.archive, (self.dtype, self.kind, self.entry), self.offset = archive, storage, offset
-        self.shape, self.strides, self.name = list(shape), strides, None
-        self.bytes = math.prod(shape) * np.dtype(self.kind).itemsize
-        last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
-        size = archive.getinfo(self.entry).file_size // np.dtype(self.kind).itemsize
-        if min(offset, *strides, 0) < 0 or (self.bytes and last >= size):
+        self.shape, self.strides, self.name = list(shape), list(strides), None
+        numbers = [offset, *self.shape, *self.strides]
+        if len(self.shape) != len(self.strides) or not all(type(number) is int and number >= 0 for number in numbers):
+            raise Refused("truncated or damaged: the shape, strides or offset of a tensor are no whole numbers of elements")
+        if len(self.shape) > MOST_DIMENSIONS:
+            raise Refused(f"truncated or damaged: a tensor of {len(self.shape)} dimensions")
+        self.bytes = math.prod(self.shape) * np.dtype(self.kind).itemsize
+        last = offset + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
+        size = stored_size(archive, self.entry) // np.dtype(self.kind).itemsize
+        # Strides of 0 would give a tensor of any size from one element.
+        if self.bytes and (last >= size or math.prod(self.shape) > size):
             raise Refused(f"truncated or damaged: a tensor of shape {self.shape} lies outside its data")
 
     def load(self):
@@ -53,6 +73,7 @@ class Unpickler(pickle.Unpickler):
     """Reads a dictionary of tensors and only calls functions listed here."""
 
     def __init__(self, archive, prefix):
+        stored_size(archive, prefix + "data.pkl")
         super().__init__(archive.open(prefix + "data.pkl"))
         self.archive, self.prefix = archive, prefix
 
@@ -85,7 +106,7 @@ def tensors_of(path):
         if len(pickles) != 1:
             raise Refused("not written by torch.save")
         prefix = pickles[0][:-len("data.pkl")]
-        if prefix + "byteorder" in names and archive.read(prefix + "byteorder") != b"little":
+        if prefix + "byteorder" in names and stored_size(archive, prefix + "byteorder") and archive.read(prefix + "byteorder") != b"little":
             raise Refused("big-endian data are not supported")
         state = Unpickler(archive, prefix).load()
     except Refused:
@@ -94,7 +115,8 @@ def tensors_of(path):
         raise Refused("truncated, or not written by torch.save of PyTorch 1.6 or later") from None
     except Exception as error:  # a damaged pickle may raise any exception
         raise Refused(f"truncated or damaged: {type(error).__name__}") from None
-    if not isinstance(state, dict) or not all(isinstance(value, StoredTensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(name, str) and isinstance(value, StoredTensor)
+                                              for name, value in state.items()):
         raise Refused("not a dictionary of tensors")
     result = [copy.copy(tensor) for tensor in state.values()]  # tied names share one object
     for name, tensor in zip(state, result):
@@ -107,9 +129,15 @@ def files_of(folder):
     if not index.exists():
         return [folder / "pytorch_model.bin"]
     try:
-        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    except (ValueError, KeyError, AttributeError, TypeError):
+        weight_map = json.loads(index.read_text())["weight_map"]
+        names = sorted(set(map(str, weight_map.values())))
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise Refused(f"{index.name} has no weight_map") from None
+    # A part lies in the folder of its index. Anything but a plain file name could lead out of it.
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise Refused(f"{index.name} gives no plain file name as the part of tensor {tensor!r}")
+    return [folder / name for name in names]
 
 
 def convert(folder, out):

@@ -4,7 +4,7 @@ tokenizers, and refusals.
 
 Usage: tools/trained/trained_test.py [PRECBENCH, default build/precbench]
 
-Needs: pip install gguf tokenizers. Skipped without gguf, as the program itself needs no Python.
+Needs gguf and tokenizers (tools/setup/python_packages.sh). Skipped without gguf, as the program itself needs no Python.
 """
 import array
 import json
@@ -22,7 +22,7 @@ try:
     import numpy as np
     import tokenizers
 except ImportError as error:
-    print(f"tools/trained/trained_test.py: skipped: {error} (pip install gguf tokenizers)")
+    print(f"tools/trained/trained_test.py: skipped: {error} (tools/setup/python_packages.sh)")
     sys.exit(0)
 
 import tiny_gguf
@@ -394,6 +394,43 @@ class Trained(unittest.TestCase):
             archive.writestr("archive/data.pkl", pickle.dumps({"a": Hostile()}))
         self.refused("which is not supported; known: tensors", folder, script="pytorch_checkpoint.py")
         self.assertFalse(marker.exists())
+
+    def pytorch_file(self, shape, strides, offset=0, elements=4, compression=zipfile.ZIP_STORED):
+        """Writes a pytorch_model.bin with one tensor, a view of a storage of FP32 elements. Returns its folder."""
+        folder = self.pytorch_folder()
+        # A pickle by hand: torch._utils._rebuild_tensor_v2(storage, offset, shape, strides, False, OrderedDict()).
+        number = lambda value: pickle.dumps(value, 2)[2:-1]
+        rebuild = b"ctorch._utils\n_rebuild_tensor_v2\n"
+        storage = b"(" + number("storage") + b"ctorch\nFloatStorage\n" + number("0") + number("cpu") + number(elements) + b"tQ"
+        call = (rebuild + b"(" + storage + number(offset) + number(tuple(shape)) + number(tuple(strides)) + b"\x89" +
+                b"ccollections\nOrderedDict\n)R" + b"tR")
+        with zipfile.ZipFile(folder / "pytorch_model.bin", "w", compression) as archive:
+            archive.writestr("archive/data.pkl", b"\x80\x02}" + number("a") + call + b"s.")
+            archive.writestr("archive/data/0", b"\0\0\x80\x3f" * elements)
+        return folder
+
+    def test_a_pytorch_tensor_is_no_larger_than_its_data(self):
+        script = "pytorch_checkpoint.py"
+        self.assertEqual(run(script, self.pytorch_file((2, 2), (2, 1)), "--out", self.path / "new").returncode, 0)
+        self.assertEqual(read_safetensors(self.path / "new/model.safetensors")["a"].shape, (2, 2))
+        for shape, strides, offset in [((200000, 200000), (0, 0), 0), ((5,), (1,), 0), ((2, 2), (2, 1), 1), ((2**62, 4), (0, 0), 0)]:
+            with self.subTest(shape=shape, strides=strides, offset=offset):
+                self.refused("lies outside its data", self.pytorch_file(shape, strides, offset), script=script)
+        for shape, strides, offset in [((-2, 2), (2, 1), 0), ((1.5, 2), (2, 1), 0), ((2, 2), (-2, 1), 0), ((2, 2), (2,), 0),
+                                       ((2, 2), (2, 1), -1), ((True, 2), (2, 1), 0), (("2",), (1,), 0)]:
+            with self.subTest(shape=shape, strides=strides, offset=offset):
+                self.refused("are no whole numbers of elements", self.pytorch_file(shape, strides, offset), script=script)
+        self.refused("a tensor of 40 dimensions", self.pytorch_file((1,) * 40, (1,) * 40), script=script)
+        self.refused("its data are compressed",
+                     self.pytorch_file((1000,), (1,), elements=1000, compression=zipfile.ZIP_DEFLATED), script=script)
+
+    def test_the_index_of_a_pytorch_folder_stays_in_the_folder(self):
+        folder = self.pytorch_folder()
+        (folder / "pytorch_model.bin").rename(self.path / "outside.bin")
+        for name in "../outside.bin", str(self.path / "outside.bin"), "..", "", 7, None:
+            with self.subTest(name):
+                (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+                self.refused("gives no plain file name as the part of tensor 'a'", folder, script="pytorch_checkpoint.py")
 
     def test_rounded_weights_are_those_of_the_gguf_type(self):
         # A file that was quantized: rounding it to its own type again changes nothing.
