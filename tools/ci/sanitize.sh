@@ -21,7 +21,8 @@ export LSAN_OPTIONS=suppressions=$PWD/tools/ci/leaks.supp:print_suppressions=0
 
 generator=()
 [ -f "$build/CMakeCache.txt" ] || generator=(-G Ninja)
-cmake "${generator[@]}" -B "$build" -DPRECBENCH_CUDA=OFF -DPRECBENCH_SANITIZE="$sanitizer" -DPRECBENCH_UNITY=ON ||
+cmake "${generator[@]}" -B "$build" -DPRECBENCH_CUDA=OFF -DPRECBENCH_SANITIZE="$sanitizer" -DPRECBENCH_UNITY=ON \
+  -DPRECBENCH_BUILD_TESTS=ON ||
   die "CMake could not configure the build"
 cmake --build "$build" --parallel "$(jobs)" || die "the build failed"
 if [ $# -gt 0 ]; then

@@ -19,7 +19,7 @@ try:
     import tokenizers
     import transformers  # noqa: F401
 except ImportError as error:
-    print(f"tools/data/data_test.py: skipped: {error} (pip install tokenizers transformers jinja2)")
+    print(f"tools/data/data_test.py: skipped: {error} (tools/setup/python_packages.sh)")
     sys.exit(0)
 
 HERE = pathlib.Path(__file__).resolve().parent

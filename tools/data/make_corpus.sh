@@ -7,7 +7,7 @@
 #
 # VOCAB=16384 sets the vocabulary. VOCAB=bytes keeps the text as it is, in OUT/linux.txt and
 # OUT/linux.eval.txt, for models with byte tokens. PYTHON sets the interpreter; without one, a virtual
-# environment is created in OUT/.venv.
+# environment is created in OUT/.venv (tools/setup/python_packages.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -ge 1 ] || { sed -n '2,8p' "$0" >&2; exit 2; }
@@ -16,11 +16,7 @@ out=$(cd "$1" && pwd)
 limit=()
 [ -z "${2:-}" ] || limit=(--tokens "$2")
 
-if [ -z "${PYTHON:-}" ]; then
-  [ -x "$out/.venv/bin/python" ] || python3 -m venv "$out/.venv"
-  PYTHON=$out/.venv/bin/python
-  "$PYTHON" -c 'import tokenizers' 2>/dev/null || "$PYTHON" -m pip install --quiet tokenizers
-fi
+[ -n "${PYTHON:-}" ] || PYTHON=$("$here/../setup/python_packages.sh" "$out/.venv")
 
 work=$out/.work
 mkdir -p "$work"

