@@ -56,13 +56,17 @@ inline constexpr const char* kGoldenSteps[] = {"llama",
                                                "nemotron",
                                                "nemotron-biases",
                                                "cohere",
-                                               "cohere2"};
+                                               "cohere2",
+                                               "cwm",
+                                               "granite-hybrid",
+                                               "exaone3",
+                                               "hunyuan"};
 /// Golden steps of MoE models.
 inline constexpr const char* kGoldenMixtures[] = {
     "mixtral",      "qwen3-moe",        "olmoe",       "llama4",      "llama4-scout",
     "qwen2-moe",    "deepseek-v3-like", "glm4-moe",    "minimax-m2",  "ernie4.5-moe",
     "deepseek-moe", "deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-halves",
-    "gpt-oss"};
+    "gpt-oss",      "glm4-moe-lite",    "dots1",       "solar-open"};
 
 /// One golden step.
 struct Golden {

@@ -96,6 +96,20 @@ MODELS.update({
                                q_lora_rank=None, routed_scaling_factor=1.0, norm_topk_prob=True, n_group=1, topk_group=1,
                                rope_interleave=False, num_nextn_predict_layers=0),
 })
+# Families whose files are read as another's.
+MODELS.update({
+    "glm4-moe-lite": dict({key: value for key, value in LATENT_SHAPE.items() if key not in (*step.NO_TOKENS, "first_k_dense_replace")},
+                          model_type="glm4_moe_lite", q_lora_rank=6, routed_scaling_factor=1.8, norm_topk_prob=True, n_group=1,
+                          topk_group=1, mlp_layer_types=["dense", "sparse"]),
+    "dots1": dict(step.SMALL_SHAPE, model_type="dots1", num_key_value_heads=2, moe_intermediate_size=8, n_routed_experts=4,
+                  n_shared_experts=2, num_experts_per_tok=2, n_group=1, topk_group=1, norm_topk_prob=True,
+                  routed_scaling_factor=2.5, first_k_dense_replace=1, sliding_window=None, rms_norm_eps=1e-5,
+                  rope_theta=1000000.0, tie_word_embeddings=False, **step.NO_TOKENS),
+    "solar-open": dict(step.SMALL_SHAPE, model_type="solar_open", moe_intermediate_size=8, n_routed_experts=4, n_shared_experts=1,
+                       num_experts_per_tok=2, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.0,
+                       attention_bias=True, rms_norm_eps=1e-5, rope_theta=1000000.0, tie_word_embeddings=False,
+                       **step.NO_TOKENS),
+})
 BIAS = "e_score_correction_bias"
 # What differs in our own keys from a router of all experts by softmax, without a shared expert, in all layers.
 ROUTERS = {
@@ -115,6 +129,12 @@ ROUTERS.update({
     "deepseek-v3": dict(DEEPSEEK_ROUTER, score="sigmoid", normalise=True, groups=2, group_top_k=1, route_scale=2.5,
                         bias="mlp.gate." + BIAS),
     "deepseek-v3-halves": dict(DEEPSEEK_ROUTER, dense_layers=0, score="sigmoid", normalise=True, bias="mlp.gate." + BIAS),
+})
+ROUTERS.update({
+    "glm4-moe-lite": dict(DEEPSEEK_ROUTER, score="sigmoid", normalise=True, route_scale=1.8, bias="mlp.gate." + BIAS),
+    "dots1": dict(expert_ffn=8, shared=16, dense_layers=1, score="sigmoid", normalise=True, route_scale=2.5,
+                  bias="mlp.gate." + BIAS, qk_norm=True),
+    "solar-open": dict(expert_ffn=8, shared=8, score="sigmoid", normalise=True, bias="mlp.gate." + BIAS),
 })
 # The library's names of the biases, where they are not ours.
 THEIR_BIASES = {"block_sparse_moe." + BIAS: "mlp." + BIAS, "mlp.moe_statics." + BIAS: "mlp.gate.moe_statics." + BIAS}
@@ -273,7 +293,7 @@ class Latent(Library):
                          rope_pairs="interleaved" if getattr(c, "rope_interleave", True) else "halves")
 
     def rotary(self, c, model_type):
-        if model_type == "deepseek_v3":
+        if model_type != "deepseek_v2":
             return super().rotary(c, model_type)
         turns = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(step.T)[None])[0]
         return turns.real, turns.imag

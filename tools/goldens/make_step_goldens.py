@@ -113,12 +113,28 @@ HUGGING_FACE = {
     "seed-oss": dict(SMALL_SHAPE, model_type="seed_oss", tie_word_embeddings=False, rms_norm_eps=1e-6, rope_theta=1e7,
                      attention_bias=True, attention_out_bias=True, attention_dropout=0.0, residual_dropout=0.0, mlp_bias=False,
                      **NO_TOKENS),
+    "cwm": dict(SMALL_SHAPE, model_type="cwm", tie_word_embeddings=False, rms_norm_eps=1e-5, sliding_window=7,
+                layer_types=["full_attention", "sliding_attention"],
+                rope_parameters=dict(rope_type="llama3", rope_theta=1000000.0, factor=16.0, low_freq_factor=1.0,
+                                     high_freq_factor=4.0, original_max_position_embeddings=6)),
+    "granite-hybrid": dict({key: value for key, value in SMALL_SHAPE.items() if key != "head_dim"}, model_type="granitemoehybrid",
+                           tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=10000.0, layer_types=["attention", "attention"],
+                           num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=8, position_embedding_type="rope",
+                           embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.11, logits_scaling=8.0,
+                           attention_bias=False, mamba_n_heads=2, **NO_TOKENS),
+    "exaone3": dict(SMALL_SHAPE, model_type="exaone", tie_word_embeddings=False, rms_norm_eps=1e-5,
+                    rope_parameters=dict(rope_type="llama3", rope_theta=1000000.0, factor=8.0, low_freq_factor=1.0,
+                                         high_freq_factor=4.0, original_max_position_embeddings=6), **NO_TOKENS),
+    # Its angles are those of a base of 10000 alpha^(16 / 14).
+    "hunyuan": dict(SMALL_SHAPE, model_type="hunyuan_v1_dense", tie_word_embeddings=True, rms_norm_eps=1e-5,
+                    attention_bias=False,
+                    rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, alpha=50.0, factor=1.0), **NO_TOKENS),
 }
 # Models whose files also hold bounds of the rounded step, which the test then uses: SPREAD times the largest
 # difference between our step in float32 and in float64, both rounded to BF16 at the same places, over weights and
 # tokens of SPREAD_SEEDS. Sums in another precision or order round some values to different neighbours.
 WITH_SPREAD = ("gemma", "gemma2", "gemma3", "mistral", "qwen2", "olmo3", "llama-biases", "qwen3-biases", "phi4-mini", "seed-oss",
-               "glm", "glm4", "ernie4.5", "exaone4")
+               "glm", "glm4", "ernie4.5", "exaone4", "cwm", "granite-hybrid", "exaone3", "hunyuan")
 SPREAD, SPREAD_SEEDS = 1.5, range(1000, 1064)
 
 
@@ -248,10 +264,25 @@ def check_attention(config, weights, tokens, plain):
 # bounds on the FP32 step held for all.
 SEEDS = {"phi3": 100}
 # Models whose weights are also written as in the library's checkpoints.
-CHECKPOINTS = ("phi3", "phi4-mini", "glm")
+CHECKPOINTS = ("phi3", "phi4-mini", "glm", "granite-hybrid", "exaone3", "hunyuan")
 # Tensors of Phi-3 and of GLM that hold several of ours.
 PHI3_PARTS = dict(q_proj="qkv_proj", k_proj="qkv_proj", v_proj="qkv_proj", gate_proj="gate_up_proj", up_proj="gate_up_proj")
 GLM_PARTS = dict(gate_proj="gate_up_proj", up_proj="gate_up_proj")
+GRANITE_PARTS = dict(gate_proj="input_linear", up_proj="input_linear", down_proj="output_linear")
+# Parts of names that the library has under others, and names that a checkpoint has instead of the library's.
+RENAMED = dict(granitemoehybrid=[(".mlp.", ".shared_mlp.")],
+               hunyuan_v1_dense=[(".q_norm.", ".query_layernorm."), (".k_norm.", ".key_layernorm.")])
+STORED_NAMES = dict(exaone=[("model.embed_tokens.", "transformer.wte."), ("model.layers.", "transformer.h."),
+                            ("model.norm.", "transformer.ln_f."), (".self_attn.o_proj.", ".self_attn.out_proj."),
+                            (".self_attn.", ".attn.attention."), (".input_layernorm.", ".ln_1."),
+                            (".post_attention_layernorm.", ".ln_2."), (".mlp.gate_proj.", ".mlp.c_fc_0."),
+                            (".mlp.up_proj.", ".mlp.c_fc_1."), (".mlp.down_proj.", ".mlp.c_proj.")])
+
+
+def renamed(name, pairs):
+    for ours, theirs in pairs:
+        name = name.replace(ours, theirs)
+    return name
 
 
 class HuggingFace:
@@ -275,10 +306,11 @@ class HuggingFace:
                          heads=c.num_attention_heads, kv_heads=c.num_key_value_heads,
                          head_dim=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, rotary_dim=2 * half,
                          vocab=c.vocab_size, tied=c.tie_word_embeddings,
-                         qk_norm=model_type in ("olmo2", "olmo3", "gemma3_text", "qwen3", "exaone4"),
+                         qk_norm=model_type in ("olmo2", "olmo3", "gemma3_text", "qwen3", "exaone4", "hunyuan_v1_dense"),
+                         qk_norm_after_rope=model_type == "hunyuan_v1_dense",
                          qkv_bias=model_type == "qwen2" or getattr(c, "attention_bias", False) or getattr(c, "qkv_bias", False),
                          o_bias=getattr(c, "attention_out_bias", model_type in ("llama", "qwen3", "gpt_oss") and c.attention_bias), norm_eps=c.rms_norm_eps, rotary=rotary)
-        self.fused = dict(phi3=PHI3_PARTS, glm=GLM_PARTS, glm4=GLM_PARTS).get(model_type, {})
+        self.fused = dict(phi3=PHI3_PARTS, glm=GLM_PARTS, glm4=GLM_PARTS, granitemoehybrid=GRANITE_PARTS).get(model_type, {})
         if model_type in ("glm", "glm4", "ernie4_5", "ernie4_5_moe"):
             self.ours.update(rope_pairs="interleaved")
         if model_type == "glm4":
@@ -290,7 +322,9 @@ class HuggingFace:
             self.ours.update(norms="after", qk_norm_over="heads")
         if description["model_type"] == "smollm3":
             self.ours.update(layers_without_rope=[i for i, with_rope in enumerate(c.no_rope_layers) if not with_rope])
-        if description["model_type"] == "granite":
+        if model_type == "granitemoehybrid":
+            self.ours.update(ffn=c.shared_intermediate_size)
+        if model_type in ("granite", "granitemoehybrid"):
             self.ours.update(embedding_scale=c.embedding_multiplier, residual_scale=c.residual_multiplier,
                              attention_scale=c.attention_multiplier, logit_scale=1 / c.logits_scaling)
         if description["model_type"].startswith("gemma"):
@@ -299,7 +333,7 @@ class HuggingFace:
         if description["model_type"] in ("gemma2", "gemma3_text"):
             self.ours.update(norms="both", attention_scale=c.query_pre_attn_scalar**-0.5,
                              attention_softcap=c.attn_logit_softcapping, logit_softcap=c.final_logit_softcapping)
-        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3", "exaone4", "gpt_oss"):
+        if description["model_type"] in ("gemma2", "gemma3_text", "mistral", "qwen2", "olmo3", "exaone4", "gpt_oss", "cwm"):
             types = getattr(c, "layer_types", None) or ["sliding_attention"] * c.num_hidden_layers
             self.ours.update(windows={i: c.sliding_window for i, kind in enumerate(types) if kind == "sliding_attention"})
 
@@ -320,9 +354,9 @@ class HuggingFace:
         for name, weight in weights.items():
             parts = self.fused.get(name.split(".")[-2])
             if not parts:
-                fused[name] = weight
+                fused[renamed(name, RENAMED.get(self.model_type, ()))] = weight
                 continue
-            whole = name.replace(name.split(".")[-2], parts)
+            whole = renamed(name.replace(name.split(".")[-2], parts), RENAMED.get(self.model_type, ()))
             fused[whole] = torch.cat([fused[whole], weight]) if whole in fused else weight
         return fused
 
@@ -333,6 +367,7 @@ class HuggingFace:
             whole = name
             if name.split(".")[-2] in self.fused:
                 whole = name.replace(name.split(".")[-2], self.fused[name.split(".")[-2]])
+            whole = renamed(whole, RENAMED.get(self.model_type, ()))
             if fused.get(whole) is None:  # a buffer
                 continue
             first = done.get(whole, 0)
@@ -411,7 +446,8 @@ def make_golden(path, seed, config, description, library):
     tensors.update(config.get("buffers", {}))
     if name in (*CHECKPOINTS, *classic.STORED, "gpt-oss"):
         whole = path.parents[3] / "bench" / "step" / "golden" / path.name.removeprefix("step_")
-        save_file({name: weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
+        stored_names = STORED_NAMES.get(library.model_type, ())
+        save_file({renamed(name, stored_names): weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
     if name in (*WITH_SPREAD, *classic.CLASSIC):
         metadata["bf16_bounds"] = json.dumps(spread_of(config))

@@ -236,13 +236,16 @@ def loss_of(config, w, tokens, mode):
             v = stored(v)
             if config.get("norm") == "layer":
                 q, k = mode.gradient(q), mode.gradient(k)
-        if config["qk_norm"] and not over_all:
+        after_rope = config.get("qk_norm_after_rope")
+        if config["qk_norm"] and not over_all and not after_rope:
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         with_rope = layer not in config.get("layers_without_rope", ())
         if config.get("unit_queries_and_keys") and with_rope:  # the norm commutes with RoPE
             q, k = (F.rms_norm(head, (D,), None, config["norm_eps"]) for head in (q, k))
         if not config.get("latent"):
             q, k = (stored(rope(head, config, layer)) for head in (q, k))
+        if after_rope:  # an op of its own
+            q, k = (stored(norm(y, f"{at}self_attn.{p}_norm.weight")) for p, y in zip("qk", (q, k)))
         if config.get("temperature") and not with_rope:  # of the last query alone
             factors = torch.ones(T, dtype=q.dtype)
             factors[-1] += config["temperature"] * math.log(2)
