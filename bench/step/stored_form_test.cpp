@@ -91,8 +91,8 @@ TEST_CASE("save_weights: Llama 4's weights are written as in Hugging Face and ca
 TEST_CASE("InitialWeights, save_weights: joined tensors and the order of a head are those of Hugging Face",
           "[checkpoint]") {
   const TempDirectory directory;
-  for (const std::string name :
-       {"phi3", "phi4-mini", "glm", "gpt2", "gpt-bigcode", "gpt-j", "gpt-neox", "phi", "starcoder2"}) {
+  for (const std::string name : {"phi3", "phi4-mini", "glm", "gpt2", "gpt-bigcode", "gpt-j", "gpt-neox",
+                                 "phi", "starcoder2", "granite-hybrid", "exaone3", "hunyuan"}) {
     INFO(name);
     const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
     const std::string library_path = PRECBENCH_SOURCE_DIR "/bench/step/golden/" + name + ".safetensors",
@@ -222,4 +222,106 @@ TEST_CASE("InitialWeights: Llama 4 with a tensor per expert loads and missing te
   const std::string down = "model.layers.1.feed_forward.experts.down_proj";
   CHECK(contains(refusal_without(down), down));
   CHECK(contains(refusal_without(down, {8, 64, 32}), down + " has shape [8, 64, 32], the model"));
+}
+
+namespace {
+
+const std::string kFp8 = PRECBENCH_SOURCE_DIR "/bench/step/golden/qwen3-moe-fp8";
+
+/// The model of make_fp8_checkpoint_golden.py.
+ModelConfig fp8_model() {
+  return model_from_json({{"model_type", "qwen3_moe"},
+                          {"num_hidden_layers", 1},
+                          {"hidden_size", 136},
+                          {"num_attention_heads", 9},
+                          {"num_key_value_heads", 3},
+                          {"head_dim", 16},
+                          {"vocab_size", 16},
+                          {"num_experts", 2},
+                          {"num_experts_per_tok", 1},
+                          {"moe_intermediate_size", 8}});
+}
+
+/// Checks that loaded weights are NumPy's products of elements and scales, and the file's where it has no FP8.
+void check_fp8(const std::string& path, int ranks, int ep) {
+  const SafetensorsFile products(kFp8 + "-f32.safetensors"), stored(kFp8 + ".safetensors");
+  for (const Named& weights : weights_from(path, fp8_model(), ranks, ep)) {
+    std::size_t matrices = 0;
+    for (const auto& [name, values] : weights) {
+      INFO(name);
+      const StoredTensor* product = products.find(name);
+      matrices += product != nullptr;
+      CHECK((values == values_of(product ? *product : stored.at(name))));
+    }
+    CHECK(matrices == products.tensors().size());
+  }
+}
+
+/// Writes the golden file with each tensor as `change` leaves it; a tensor without a name is left out.
+template <class Change>
+void write_fp8(const std::string& path, const Change& change) {
+  const SafetensorsFile golden(kFp8 + ".safetensors");
+  std::vector<NamedTensor> tensors;
+  for (const StoredTensor& t : golden.tensors()) {
+    NamedTensor tensor{t.name, t.dtype, t.shape, t.data};
+    change(tensor);
+    if (!tensor.name.empty()) tensors.push_back(std::move(tensor));
+  }
+  write_safetensors(path, tensors);
+}
+
+}  // namespace
+
+TEST_CASE("InitialWeights: FP8 weights are the products with their scales", "[checkpoint][moe]") {
+  for (const auto& [ranks, ep] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
+    INFO(ranks << " ranks, ep " << ep);
+    check_fp8(kFp8 + ".safetensors", ranks, ep);
+  }
+}
+
+TEST_CASE("InitialWeights: an FP8 weight and its scales may lie in different shards", "[checkpoint][moe]") {
+  const TempDirectory directory;
+  nlohmann::json map;
+  for (const bool scales : {false, true}) {
+    const std::string shard = scales ? "scales.safetensors" : "weights.safetensors";
+    write_fp8(directory / shard, [&](NamedTensor& tensor) {
+      if ((tensor.name.find("_scale") != std::string::npos) != scales)
+        tensor.name.clear();
+      else
+        map[tensor.name] = shard;
+    });
+  }
+  directory.write("model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
+  check_fp8(directory.path().string(), 1, 1);
+}
+
+TEST_CASE("InitialWeights: FP8 weights without scales, or with others, are refused", "[checkpoint]") {
+  const TempDirectory directory;
+  const std::string path = directory / "fp8.safetensors", q = "model.layers.0.self_attn.q_proj.weight";
+  const auto refusal = [&](const auto& change) {
+    write_fp8(path, change);
+    return refusal_of([&] { InitialWeights(path, fp8_model()); });
+  };
+  const auto scales_of_q = [&](const auto& change) {
+    return refusal([&](NamedTensor& tensor) {
+      if (tensor.name == q + "_scale_inv") change(tensor);
+    });
+  };
+  CHECK(refusal([](NamedTensor&) {}) == "");
+  CHECK(contains(scales_of_q([](NamedTensor& scales) { scales.name.clear(); }),
+                 "'" + q + "' is F8_E4M3, and neither '" + q + "_scale_inv' nor '" + q + "_scale' is there"));
+  CHECK(contains(
+      scales_of_q([](NamedTensor& scales) { scales.shape = {4}; }),
+      "_scale_inv has shape [4], expected one scale, [144, 1] for rows, or [2, 2] for blocks of 128x128 of a "
+      "weight of shape [144, 136]"));
+  CHECK(contains(scales_of_q([](NamedTensor& scales) { scales.dtype = "I32"; }),
+                 "_scale_inv is I32; scales must be F32, BF16, F16 or F8_E8M0"));
+  const std::vector<float> scale(1);
+  write_fp8(path, [](NamedTensor&) {});
+  std::vector<NamedTensor> tensors = {{q + "_scale", "F32", {}, scale.data()}};
+  const SafetensorsFile golden(kFp8 + ".safetensors");
+  for (const StoredTensor& t : golden.tensors()) tensors.push_back({t.name, t.dtype, t.shape, t.data});
+  const std::string both = directory / "both.safetensors";
+  write_safetensors(both, tensors);
+  CHECK(contains(refusal_of([&] { InitialWeights(both, fp8_model()); }), "are both there"));
 }

@@ -15,6 +15,7 @@
 #include "bench/step/change_weights.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/checkpoint_files.h"
+#include "bench/step/fp8_weights.h"
 #include "bench/step/mxfp4_experts.h"
 #include "kernels/base/errors.h"
 
@@ -118,6 +119,10 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
     if (stored.shape != part.shape)
       throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} expects [{}]", path, part.name,
                                      fmt::join(stored.shape, ", "), model.name, fmt::join(part.shape, ", ")));
+    if (const auto fp8 = find_fp8_weight(file_, path, stored)) {
+      used.insert(fp8->scales->name);
+      continue;
+    }
     try {
       check_dtype(stored);
     } catch (const InvalidInput& error) {
@@ -126,7 +131,7 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
   }
   std::vector<std::string> unused;
   for (const StoredTensor& stored : file_.tensors())
-    if (!used.count(stored.name)) unused.push_back(stored.name);
+    if (!used.count(stored.name) && !is_activation_scale(stored.name)) unused.push_back(stored.name);
   if (!unused.empty())
     warnings_.push_back(fmt::format("{} tensors of {} are not part of the model and were left out, {} first",
                                     unused.size(), path, unused.front()));
@@ -140,9 +145,16 @@ void InitialWeights::load_into(Parameters& parameters) const {
     if (const auto mxfp4 = find_mxfp4_experts(file_, name, name, part))
       return read_mxfp4(*mxfp4, part, p, values);
     const StoredTensor& stored = file_.at(name);
-    if (part.plain()) return copy_to_f32(values, run_of(stored, part.first, part.size));
+    const auto fp8 = find_fp8_weight(file_, name, stored);
+    const auto read_run = [&](float* to) {
+      if (fp8)
+        read_fp8(*fp8, part.first, part.size, to);
+      else
+        copy_to_f32(to, run_of(stored, part.first, part.size));
+    };
+    if (part.plain()) return read_run(values);
     run.resize(static_cast<std::size_t>(part.size));
-    copy_to_f32(run.data(), run_of(stored, part.first, part.size));
+    read_run(run.data());
     part.gather(values, run.data(), p);
   };
   parameters.trains_model() ? parameters.load(read) : parameters.load_frozen(read);
