@@ -172,7 +172,7 @@ TEST_CASE("InitialWeights: the language model of a multimodal file is read", "[c
   const Named weights = golden.all("");
   const std::string path = directory / "multimodal.safetensors";
   const std::vector<float> vision(4);
-  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+  for (const char* prefix : {"language_model.model.", "model.language_model.", "language.model."}) {
     INFO(prefix);
     std::vector<NamedTensor> tensors = {{"vision_tower.weight", "F32", {4}, vision.data()}};
     const Layout layout(golden.model, 1);

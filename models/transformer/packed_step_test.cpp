@@ -125,7 +125,7 @@ TEST_CASE("step: documents in a pack have the losses and gradients that they hav
           "[transformer][documents]") {
   // Grouped queries, windows, soft-capping, partial and no RoPE, learned positions, sinks, latent heads, experts.
   for (const char* name : {"llama", "qwen3", "llama3.2", "gemma2", "gemma3", "mistral", "cohere2", "gpt2",
-                           "phi", "olmo2", "gpt-oss", "deepseek-v3", "qwen3-moe"}) {
+                           "phi", "olmo2", "gpt-oss", "deepseek-v3", "qwen3-moe", "hunyuan"}) {
     INFO(name);
     const Golden golden(kPackedGoldens, name);
     const Batches batches(golden);

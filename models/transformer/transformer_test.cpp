@@ -18,11 +18,12 @@ namespace {
 
 const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
-/// Returns blocks of OLMo 2, Granite, SmolLM3, GLM-4, Gemma, GPT-2 and Nemotron, GPT-NeoX, Phi-2 and Command R.
+/// Returns blocks of OLMo 2, Granite, SmolLM3, Hunyuan, GLM-4, Gemma, GPT-2 and Nemotron, GPT-NeoX, Phi-2 and Command R.
 std::vector<BlockForm> block_forms() {
   return {{.norms = NormPlace::after},
           {.residual_scale = 0.22, .attention_scale = 0.1},
           {.layers_without_rope = {1}},
+          {.qk_norm_after_rope = true},
           {.norms = NormPlace::both,
            .norm_names = NormNames::glm4,
            .rotary_dim = 12,
@@ -57,11 +58,13 @@ std::string name_of_form(const BlockForm& form) {
          : form.norms == NormPlace::after               ? "norms after"
          : form.norms == NormPlace::both                ? "norms on both sides, windows"
          : form.residual_scale != 1                     ? "factors"
+         : form.qk_norm_after_rope                      ? "QK-norm after RoPE"
                                                         : "no RoPE";
 }
 
 void set_form(ModelConfig& model, const BlockForm& form) {
   model.block = form;
+  model.qk_norm = form.qk_norm_after_rope;
   model.sliding_window = form.local_layers.empty() ? 0 : kWindow;
   // Without RoPE the gradient of a bias of keys is 0 but for rounding.
   model.head_bias = form.ffn_bias;
