@@ -77,6 +77,24 @@ TEST_CASE("run_case: a case resumes from its checkpoint with the same bits", "[c
       }
 }
 
+TEST_CASE("run_case: a checkpoint of another build is resumed with a warning", "[checkpoint]") {
+  const TempDirectory directory;
+  const Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 3);
+  run_ok(c);
+  fs::remove_all(checkpoint_at(c, 6));
+  const std::string state = (fs::path(checkpoint_at(c, 3)) / "state.json").string();
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(file_text(state));
+  json["program"]["git"] = std::string(40, '0');
+  json.erase("checksums");  // as an older program wrote it; they would find this edit
+  std::ofstream(state) << json.dump();
+  const Record rest = run_ok(c);
+  if (!rest.env.git) return;  // built without git
+  REQUIRE(rest.warnings.size() == 2);
+  CHECK(rest.warnings[0].starts_with("the checkpoint " + checkpoint_at(c, 3) +
+                                     " was written by commit 000000000000, and this program is of commit "));
+  CHECK(rest.warnings[0].ends_with("--fresh starts it anew"));
+}
+
 TEST_CASE("run_case: checkpoint_at writes the state after the named steps and a case resumes from them",
           "[checkpoint]") {
   const TempDirectory directory;

@@ -230,6 +230,8 @@ void Session::open_checkpoints() {
     if (!path.empty() && !std::filesystem::exists(path)) return;
   std::vector<std::string> problems;
   last_ = last_checkpoint(plan_, problems);
+  if (last_)
+    if (const auto warning = last_->other_build_warning()) problems.push_back(*warning);
   builder_.warn(problems);
 }
 

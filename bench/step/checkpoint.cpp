@@ -10,10 +10,12 @@
 #include <utility>
 
 #include "bench/case/supported.h"
+#include "bench/machine/build_info.h"
 #include "bench/step/checkpoint_files.h"
 #include "kernels/base/untrusted_input.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/state_formats.h"
+#include "results/record/printable.h"
 #include "results/record/record_file.h"
 
 namespace precbench {
@@ -131,6 +133,8 @@ void Checkpoint::read_state(const std::string& path) {
         "{}: written by a newer version of this program: checkpoint format {}, and this one knows {}", path,
         format, kCheckpointFormat));
   id_ = json.at("id").get<std::string>();
+  if (const Json program = json.value("program", Json()); program.is_object())
+    if (const Json git = program.value("git", Json()); git.is_string()) git_ = git.get<std::string>();
   model_ = json.at("definition").at("model");
   position_.step = json.at("step").get<std::int64_t>();
   position_.sequences = json.at("sequences").get<std::int64_t>();
@@ -158,6 +162,16 @@ void Checkpoint::read_state(const std::string& path) {
     files_.emplace(kind, SafetensorsFile(file_of_kind(path_, kind)));
   }
   if (json.contains("checksums")) read_checksums(text);
+}
+
+std::optional<std::string> Checkpoint::other_build_warning() const {
+  const std::string here = build_info().commit;
+  if (!git_ || here.empty() || *git_ == here) return std::nullopt;
+  constexpr std::size_t kShown = 12;
+  return fmt::format(
+      "the checkpoint {} was written by commit {}, and this program is of commit {}: the run is of both; --fresh starts it "
+      "anew",
+      path_, printable(git_->substr(0, kShown)), here.substr(0, kShown));
 }
 
 void Checkpoint::read_checksums(const std::string& state) {

@@ -53,6 +53,9 @@ class Checkpoint {
   const std::string& id() const { return id_; }  ///< case that wrote it
   const RunPosition& position() const { return position_; }
   const TrainingCurve& curve() const { return curve_; }
+  /// Returns "the checkpoint PATH was written by commit 0123abc, and this program is of commit 456def: ..." if the steps
+  /// before and after it may be of different programs; null if they are of one commit, or a commit is unknown.
+  std::optional<std::string> other_build_warning() const;
 
   /// Throws unless the checkpoint belongs to exactly this case and has its dtypes.
   void check_continues(const Plan& plan) const;
@@ -80,6 +83,7 @@ class Checkpoint {
   bool has_scales(const std::string& kind, const std::string& name) const;
 
   std::string path_, id_, optimizer_;
+  std::optional<std::string> git_;  // commit of the program that wrote it
   nlohmann::ordered_json model_;  // from the definition
   RunPosition position_;
   TrainingCurve curve_;

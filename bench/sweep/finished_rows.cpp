@@ -2,9 +2,12 @@
 #include "bench/sweep/finished_rows.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -18,6 +21,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "results/record/field_index.h"
+#include "results/record/printable.h"
 #include "results/record/record_file.h"
 
 namespace precbench {
@@ -101,6 +105,33 @@ void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
         count_cases(again.size())));
 }
 
+/// Returns "commit 0123abc", with uncommitted changes if there were any; "an unknown commit".
+std::string commit_text(const Environment& env) {
+  constexpr std::size_t kShown = 12;
+  if (!env.git) return "an unknown commit";
+  return fmt::format("commit {}{}", printable(env.git->substr(0, kShown)),
+                     env.dirty.value_or(false) ? " with uncommitted changes" : "");
+}
+
+/// Returns the time at which this program's file was written, as in Record::created; "" if unknown.
+std::string build_time() {
+  struct stat file{};
+  if (::stat("/proc/self/exe", &file) != 0) return "";
+  const std::time_t written = file.st_mtime;
+  std::tm utc{};
+  std::array<char, 32> text{};
+  if (!gmtime_r(&written, &utc) || std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc) == 0) return "";
+  return text.data();
+}
+
+/// Returns true if another build than this one made the row. Builds of one commit with uncommitted changes are told apart
+/// by their time.
+bool other_build(const Record& row, const Environment& here) {
+  if (!row.env.git) return false;
+  if (row.env.git != here.git || row.env.dirty != here.dirty) return true;
+  return here.dirty.value_or(false) && row.created < build_time();
+}
+
 /// Gives rows their current place in the study: a newly requested recipe may already have rows as a control.
 /// Returns true if any has changed.
 bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases) {
@@ -128,6 +159,8 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   std::set<std::size_t> dropped;
   std::map<std::string, std::string> machines;  // by id, for rows made on another machine
   std::map<std::string, std::size_t> hosts;  // number of rows that count although made on another host
+  std::map<std::string, std::size_t> commits;  // and of those that count although another build may have made them
+  std::string commit_here;
   for (std::size_t i = 0; i < set.records.size(); ++i) {
     const Record& record = set.records[i].record;
     const Environment& env = set.records[i].env();
@@ -154,6 +187,7 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
     }
     rows[record.id] = record.status;
     if (env.host && env.host != now.host) ++hosts[*env.host];
+    if (record.status == Status::ok && other_build(record, now)) ++commits[commit_text(env)], commit_here = commit_text(now);
   }
   if (moved || !dropped.empty()) rewrite_without(dropped, set.records, path);
 
@@ -166,6 +200,9 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   for (const auto& [host, count] : hosts)
     tell(fmt::format("{} finished on {}, another host of the same kind; --fresh runs it here",
                      count_cases(count), host));
+  for (const auto& [commit, count] : commits)
+    tell(fmt::format("{} finished by a build of {}, and this is a build of {}; --fresh measures anew", count_cases(count),
+                     commit, commit_here));
   return rows;
 }
 

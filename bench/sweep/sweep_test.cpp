@@ -24,6 +24,7 @@
 #include "kernels/testing/catch.h"
 #include "kernels/testing/processes.h"
 #include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 #include "results/record/record_file.h"
 
 using namespace precbench;
@@ -304,6 +305,30 @@ TEST_CASE("run_sweep: a row of another machine is kept and its case runs here to
   CHECK(read_records({options.out}).records.size() == 3);
   CHECK(start_says("second") == of_host);
   CHECK(read_records({options.out}).records.size() == 3);
+}
+
+TEST_CASE("run_sweep: rows of another build count, and a line says how to measure anew", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const auto grid = fine_cases(2);
+  StepBoard board;
+  std::filesystem::create_directories(options.out);
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    Record row = fake_run(grid[i], {}, board);
+    row.env = describe_environment(1, -1, 1);
+    if (i == 0) row.env.git = std::string(40, '0');
+    if (i == 1) row.env.git.reset();  // an unknown commit may be this one
+    append_record(options.out + "/records.jsonl", row);
+  }
+  const pid_t pid = in_background([&] {
+    errors_to(directory / "errors");
+    return run_sweep(grid, options);
+  });
+  CHECK(exit_status(pid) == kSweepDone);
+  const std::string text = file_text(directory / "errors");
+  CHECK(contains(text, "1 case finished by a build of commit 000000000000"));
+  CHECK(contains(text, "; --fresh measures anew\n"));
+  CHECK_FALSE(contains(text, "an unknown commit, and"));
 }
 
 TEST_CASE("run_sweep: a finished row of schema 1 is kept and its case runs again", "[sweep]") {

@@ -18,7 +18,7 @@ std::vector<std::string> told_at_once(const Record& record) {
   std::vector<std::string> fresh = lost_files(record);
   for (const std::string& warning : record.warnings)
     for (const char* kind :
-         {"--eval-data: ", "driver: ", "--graph early: ", "peaks: ", "--data: ", "not recorded: ",
+         {"--eval-data: ", "the checkpoint ", "driver: ", "--graph early: ", "peaks: ", "--data: ", "not recorded: ",
           "contradicts itself: ", "step times are noisy: ", "the median step is not typical: ",
           "a single step was far from the others: ", "killed: "})
       if (warning.starts_with(kind) && told.insert(kind).second) fresh.push_back(warning);

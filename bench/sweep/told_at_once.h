@@ -11,7 +11,7 @@
 namespace precbench {
 
 /// Returns a warning for every file that could not be written. Of each other kind (held-out text that was
-/// trained on, a driver without support for our kernels, values that could not be recorded, unreliable step
+/// trained on, a checkpoint of another build, a driver without support for our kernels, values that could not be recorded, unreliable step
 /// times) returns only the first in this process.
 std::vector<std::string> told_at_once(const Record& record);
 

@@ -40,6 +40,22 @@ TEST_CASE("append_record: records are read back in order", "[record_file]") {
   CHECK(read_records({file, scratch.path().string()}).problems.empty());
 }
 
+TEST_CASE("read_records: a record with a repeated key is left out and the key named", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string good = nlohmann::ordered_json(samples::gpu_record("bf16", 250)).dump();
+  const auto problem = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    text.replace(text.find(from), from.size(), to);
+    const RecordSet set = read_records({scratch.write("r.jsonl", text + "\n")});
+    return set.problems.empty() ? "none" : set.problems.front();
+  };
+  CHECK(problem("\"status\":\"ok\"", "\"status\":\"crashed\",\"status\":\"ok\"")
+            .ends_with("not a valid record: \"status\" is there twice in one object, left out"));
+  CHECK(contains(problem("\"training\":{", "\"training\":{\"loss\":[99],"), "\"loss\" is there twice"));
+  // Colons and quotes inside of strings are no keys.
+  CHECK(problem("\"compiler\":\"GNU 12.2.0\"", R"("compiler":"a: \"b\": c\\")") == "none");
+}
+
 TEST_CASE("read_records: Repeats::all keeps the measured records of a case that have times of their own", "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";

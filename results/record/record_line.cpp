@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "results/record/contradiction.h"
@@ -14,10 +15,47 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Returns the number of members of all objects of a text that is JSON.
+std::size_t members_in(const std::string& text) {
+  std::size_t members = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') in_string = !in_string;
+    if (in_string && text[i] == '\\') ++i;
+    if (!in_string && text[i] == ':') ++members;
+  }
+  return members;
+}
+
+std::size_t members_in(const Json& json) {
+  if (!json.is_structured()) return 0;
+  std::size_t members = json.is_object() ? json.size() : 0;
+  for (const Json& value : json) members += members_in(value);
+  return members;
+}
+
+/// Returns the first key that its object has twice. Parses the text again.
+std::string repeated_key(const std::string& text) {
+  std::vector<std::set<std::string>> open;
+  std::string found;
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second && found.empty())
+      found = parsed.get<std::string>();
+    return true;
+  };
+  const Json ignored = Json::parse(text, watch, false);
+  return found;
+}
+
 void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
   if (const auto why = beyond(line, kRecordLimits)) return void(result.problem = *why);
   const Json json = Json::parse(line, nullptr, false);
   result.problem = json.is_discarded() ? kNotJson : not_a_record_reason(json).value_or("");
+  // The parser keeps the last value of a repeated key, and another reader the first.
+  if (result.problem.empty() && members_in(line) != members_in(json))
+    result.problem = fmt::format("not a valid record: \"{}\" is there twice in one object", repeated_key(line));
   if (!result.problem.empty()) return;
   result.record = json.get<Record>();
   result.contradiction = contradiction(*result.record);

@@ -54,7 +54,7 @@ Training training_of(const std::string& recipe, double penalty) {
   for (int step = 0; step < 100; ++step) {
     training.loss.push_back(2.5 + penalty + 9.26 * std::exp(-step / 10.0));
     training.grad_norm.push_back(1.5 - 0.01 * step);
-    training.lr.push_back(3e-4);
+    training.lr.push_back(3e-5);
   }
   training.tokens_per_step = 8 * 2048;
   training.params_changed = training.params_total = 146;

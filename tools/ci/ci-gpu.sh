@@ -30,5 +30,6 @@ build/precbench report $out --format html -o $out/report.html
 if [ ! -e "$baseline" ]; then
   echo "No baseline for $gpu yet. If this run is one to hold others to:"
   echo "  build/precbench check --accept --baseline $baseline $out"
+  echo "Accept two to four more runs of the same commit, too: their spread tells noise from a change."
 fi
 exit $status

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <random>
 #include <set>
@@ -29,6 +30,7 @@ namespace precbench {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 std::string environment_variable(const char* name) {
   const char* value = std::getenv(name);
@@ -82,7 +84,7 @@ RecordSet read_run(const std::vector<std::string>& paths) {
 RecordSet read_whole(const std::string& path) {
   if (fs::is_directory(path))
     throw InvalidInput(fmt::format("--baseline {}: a folder; it takes one file", path));
-  RecordSet set = read_records({path});
+  RecordSet set = read_records({path}, nullptr, Repeats::all);
   if (!set.first_problem.empty())
     throw InvalidInput(
         fmt::format("--baseline: invalid; repair it or give another file: {}", set.first_problem));
@@ -114,19 +116,104 @@ std::optional<std::string> refusal_reason(const std::set<std::string>& undecided
   return std::nullopt;
 }
 
-/// Returns the old baseline with accepted records in place of its own, followed by new ones.
-std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
-  const Answers found = answers(old, run);  // throws if records are ambiguous
+/// Returns true if two records were measured by one build, as far as is known.
+bool same_build(const Record& a, const Record& b) { return a.env.git == b.env.git && a.env.dirty == b.env.dirty; }
+
+/// A baseline with accepted records.
+struct Merged {
+  std::vector<Record> records{};
+  std::size_t cases = 0, replaced = 0;  ///< number of cases; of old records that are left out
+  std::size_t fewest = 0, most = 0;     ///< records of a case
+};
+
+/// Adds accepted records to the old baseline: as repeats of records of the same build, or in place of others. New cases
+/// follow.
+Merged merged(const RecordSet& old, const RecordSet& run, bool replace) {
+  const BaselineRepeats repeats(old);
+  const Answers found = answers(repeats.newest(), run);  // throws if records are ambiguous
+  std::map<std::string, const Record*> accepted;         // by the id in the old baseline
   std::set<const LocatedRecord*> placed;
-  std::vector<Record> records;
+  for (const auto& [asked, answer] : found) {
+    accepted[asked->record.id] = &answer->record;
+    placed.insert(answer);
+  }
+  std::map<std::string, std::string> newest;  // time of the newest record, by id
+  for (const LocatedRecord& one : repeats.newest().records) newest[one.record.id] = one.record.created;
+  Merged result;
+  std::map<std::string, std::size_t> counts;  // of records, by id
+  const auto add = [&](const Record& record) {
+    result.records.push_back(record);
+    ++counts[record.id];
+  };
   for (const LocatedRecord& located : old.records) {
-    const auto answer = found.find(&located);
-    records.push_back(answer == found.end() ? located.record : answer->second->record);
-    if (answer != found.end()) placed.insert(answer->second);
+    const Record& record = located.record;
+    const auto answer = accepted.find(record.id);
+    if (answer == accepted.end()) {
+      add(record);
+      continue;
+    }
+    const Record& fresh = *answer->second;
+    const bool stays = !replace && fresh.id == record.id && same_build(record, fresh) && fresh.created != record.created;
+    if (stays) add(record);
+    if (!stays && Json(record) != Json(fresh)) ++result.replaced;
+    if (newest.at(record.id) == record.created) add(fresh);
   }
   for (const LocatedRecord& located : run.records)
-    if (!placed.contains(&located)) records.push_back(located.record);
-  return records;
+    if (!placed.contains(&located)) add(located.record);
+  result.cases = counts.size();
+  for (const auto& [id, count] : counts) {
+    result.fewest = result.fewest == 0 ? count : std::min(result.fewest, count);
+    result.most = std::max(result.most, count);
+  }
+  return result;
+}
+
+/// Returns " (6 records: 3 of each)"; empty if there is one of each.
+std::string records_text(const Merged& merged) {
+  if (merged.most < 2) return "";
+  const std::string each = merged.fewest == merged.most ? std::to_string(merged.most)
+                                                        : fmt::format("{} to {}", merged.fewest, merged.most);
+  return fmt::format(" ({} records: {} of each)", merged.records.size(), each);
+}
+
+/// Prints how the run compares with the baseline that it changes.
+void print_against_old(const RecordSet& old, const RecordSet& run, const GateRules& rules) {
+  try {
+    GateResult result = judge(old, run, rules);
+    std::erase_if(result.cases, [](const CaseResult& one) {  // cases that this run leaves as they are
+      return one.metrics.size() == 1 && one.metrics[0].verdict == GateVerdict::missing && one.metrics[0].unit.empty();
+    });
+    if (result.cases.empty()) return;
+    fmt::print("against the old baseline: {}\n", gate_summary(result));
+    for (const CaseResult& one : result.cases)
+      for (const std::string& complaint : gate_complaints(one))
+        fmt::print("  {}: {}\n", printable(one.label), printable(complaint));
+  } catch (const InvalidInput& error) {
+    fmt::print("not compared with the old baseline: {}\n", printable(error.what()));
+  }
+}
+
+/// Writes a baseline beside the old one and renames it; with `keep` the old one stays as the first unused FILE.N, whose
+/// name is returned. Throws InvalidInput, with the old one unchanged and no other file left.
+std::string write_baseline(const std::string& path, const std::vector<Record>& records, bool keep) {
+  const std::string beside = path + ".new";
+  const std::string kept = keep ? spare_name(path) : "";
+  std::error_code error, ignored;
+  const auto give_up = [&](const std::string& why) {
+    fs::remove(beside, ignored);
+    if (keep) fs::remove(kept, ignored);
+    throw InvalidInput(why);
+  };
+  fs::remove(beside, ignored);
+  try {
+    for (const Record& record : records) append_record(beside, record);
+  } catch (const InvalidInput& problem) {
+    give_up(problem.what());
+  }
+  if (keep && !fs::copy_file(path, kept, error)) give_up(fmt::format("cannot write {}: {}", kept, error.message()));
+  fs::rename(beside, path, error);
+  if (error) give_up(fmt::format("cannot write {}: {}", path, error.message()));
+  return kept;
 }
 
 /// Returns what the check would do with noise.
@@ -167,32 +254,22 @@ int accept(const CheckOptions& options, const GateRules& rules, RecordSet run) {
   const GateResult against_itself = judge(run, run, rules);
   RecordSet old;
   if (fs::exists(options.baseline) && !fs::is_empty(options.baseline)) old = read_whole(options.baseline);
+  bool other_kind = false;
   if (!old.records.empty()) {
     if (const auto difference = difference_in_kind(old, run)) {  // nothing of the old baseline can stay
-      const std::string kept = spare_name(options.baseline);
-      std::error_code error;
-      fs::copy_file(options.baseline, kept, error);
-      if (error) throw InvalidInput(fmt::format("cannot write {}: {}", kept, error.message()));
-      fmt::print("{}; the old one is replaced whole, and kept as {}\n", printable(*difference),
-                 printable(kept));
+      if (!options.replace)
+        throw InvalidInput(*difference + "; with --replace, --accept replaces the whole baseline and keeps the old one");
+      fmt::print("{}; the old one is replaced whole\n", printable(*difference));
+      other_kind = true;
       old = {};
     }
   }
-  const std::vector<Record> records = merged(old, run);
-  const std::string beside = options.baseline + ".new";
-  std::error_code ignored;
-  fs::remove(beside, ignored);
-  try {
-    for (const Record& record : records) append_record(beside, record);
-  } catch (...) {  // the baseline is unchanged and no partial file remains
-    fs::remove(beside, ignored);
-    throw;
-  }
-  std::error_code error;
-  fs::rename(beside, options.baseline, error);
-  if (error) throw InvalidInput(fmt::format("cannot write {}: {}", options.baseline, error.message()));
-  fmt::print("accepted {} into {}, which has {} now\n", plural(measured, "case"), printable(options.baseline),
-             records.size());
+  const Merged now = merged(old, run, options.replace);
+  if (!old.records.empty()) print_against_old(old, run, rules);
+  const std::string kept = write_baseline(options.baseline, now.records, other_kind || now.replaced > 0);
+  if (!kept.empty()) fmt::print("the old baseline is kept as {}\n", printable(kept));
+  fmt::print("accepted {} into {}, which has {} now{}\n", plural(measured, "case"), printable(options.baseline), now.cases,
+             records_text(now));
   print_unjudgeable(against_itself);
   return kCheckPassed;
 }
@@ -264,8 +341,9 @@ int check(const CheckOptions& options, const RerunCommand& command) {
     return command(fields) + " --out " + shell_path(folder_to_run_again(options.paths));
   };
   check_stream(options);
-  if (options.accept && is_among(options.paths, options.baseline))
-    throw InvalidInput(fmt::format("--accept: {} is a file of this run", options.baseline));
+  if (options.replace && !options.accept) throw InvalidInput("--replace: only with --accept");
+  if (!named_descriptor(options.baseline) && is_among(options.paths, options.baseline))
+    throw InvalidInput(fmt::format("--baseline {}: a file of this run, too; move it out of PATH", options.baseline));
   std::vector<std::string> inputs = options.paths;
   inputs.push_back(options.baseline);
   check_outputs({{"--markdown", options.markdown}, {"--junit", options.junit}, {"--json", options.json}},
@@ -341,7 +419,10 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
                    "NOISY cases as passed or failed; MISSING never passes (default exit status 3)")
       ->check(CLI::IsMember({"pass", "fail"}).description(""))
       ->type_name("pass|fail");
-  command->add_flag("--accept", options.accept, "update of the baseline with this run's measured cases");
+  command->add_flag("--accept", options.accept,
+                    "update of the baseline with this run's measured cases: repeats of one commit are added, others replaced");
+  command->add_flag("--replace", options.replace,
+                    "--accept replaces repeats of the same commit too, and a baseline of another GPU model");
   return command;
 }
 

@@ -1,6 +1,7 @@
 // Tests precbench check as a program: exit status, output and files.
 #include "tools/gate/check_command.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ struct Sample {
   TempDirectory directory;
   std::string baseline =
       write_records(directory, "base.jsonl", {kBf16, kMxfp8, samples::gpu_record("rowwise", 280)});
-  std::string run = write_records(directory, "run.jsonl", {kBf16, samples::gpu_record("mxfp8", 270)});
+  std::string run = write_records(directory, "run.jsonl", {kBf16, samples::gpu_record("mxfp8", 300)});
 };
 
 }  // namespace
@@ -54,7 +55,7 @@ TEST_CASE("check: the exit status reflects the gravest verdict", "[check]") {
                       flags)
         .status;
   };
-  Record big = kMxfp8, noisy = samples::gpu_record("mxfp8", 270), bare = kMxfp8;
+  Record big = kMxfp8, noisy = samples::gpu_record("mxfp8", 300), bare = kMxfp8;
   big.memory->measured->peak *= 2;
   std::vector<double> some_as_before = noisy.timing->samples_ms;
   std::fill_n(some_as_before.begin(), 5, 250);
@@ -62,9 +63,9 @@ TEST_CASE("check: the exit status reflects the gravest verdict", "[check]") {
   bare.metrics.reset();
   CHECK(status({kBf16, kMxfp8}) == 0);
   CHECK(status({kBf16, samples::gpu_record("mxfp8", 200)}) == 0);  // FASTER
-  CHECK(status({kBf16, samples::gpu_record("mxfp8", 270)}) == 1);  // SLOWER
-  CHECK(status({kBf16, samples::gpu_record("mxfp8", 270)}, "--tokens-per-s 10%") == 0);
-  CHECK(status({kBf16, samples::gpu_record("mxfp8", 270)}, "--tokens-per-s off") == 0);
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 300)}) == 1);  // SLOWER
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 300)}, "--tokens-per-s 30%") == 0);
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 300)}, "--tokens-per-s off") == 0);
   CHECK(status({kBf16, big}) == 1);  // BIGGER
   CHECK(status({kBf16, big}, "--memory off") == 0);
   CHECK(status({kBf16, samples::gpu_record("mxfp8", 250, 0.1)}) == 1);  // WORSE
@@ -92,7 +93,7 @@ TEST_CASE("check: the exit status reflects the gravest verdict", "[check]") {
 
 TEST_CASE("check: --inconclusive decides how other formats show noise", "[check]") {
   const TempDirectory directory;
-  Record noisy = samples::gpu_record("mxfp8", 270);
+  Record noisy = samples::gpu_record("mxfp8", 300);
   std::vector<double> some_as_before = noisy.timing->samples_ms;
   std::fill_n(some_as_before.begin(), 5, 250);
   samples::set_samples(noisy, some_as_before);
@@ -105,15 +106,15 @@ TEST_CASE("check: --inconclusive decides how other formats show noise", "[check]
     return std::pair(answer.text, file_text(xml));
   };
   const auto [plain_text, plain] = junit("");
-  CHECK(contains(plain, "failures=\"0\" errors=\"1\">"));
+  CHECK(contains(plain, "failures=\"0\" errors=\"1\""));
   CHECK(contains(plain, "<error type=\"NOISY\""));
   const auto [pass_text, passed] = junit("--inconclusive pass");
-  CHECK(contains(passed, "failures=\"0\" errors=\"0\" skipped=\"1\">"));
+  CHECK(contains(passed, "failures=\"0\" errors=\"0\" skipped=\"1\""));
   CHECK(contains(passed, "<skipped type=\"NOISY\""));
   CHECK(contains(pass_text, "NOISY counts as passed (--inconclusive pass)"));
   CHECK(contains(pass_text, "::warning title=NOISY"));
   const auto [fail_text, failed] = junit("--inconclusive fail");
-  CHECK(contains(failed, "failures=\"1\" errors=\"0\">"));
+  CHECK(contains(failed, "failures=\"1\" errors=\"0\""));
   CHECK(contains(failed, "<failure type=\"NOISY\""));
   CHECK(contains(fail_text, "::error title=NOISY"));
 }
@@ -230,7 +231,7 @@ TEST_CASE("check: bad input is refused with one line and exit status 2", "[check
   CHECK(contains(refused(with_baseline + s.run + " --markdown " + (s.directory / "./run.jsonl")), "is read"));
   CHECK(contains(refused(with_baseline + s.run + " --json z --junit z"), "--junit and --json both write z"));
   CHECK(refused("--accept --baseline " + s.run + " " + (s.directory / "")) ==
-        "precbench: --accept: " + s.run + " is a file of this run");
+        "precbench: --baseline " + s.run + ": a file of this run, too; move it out of PATH");
   CHECK(file_text(s.baseline) == before);
 }
 
@@ -272,7 +273,7 @@ TEST_CASE("check: four times the cases take less than eight times the CPU time",
     for (int i = 0; i < cases; ++i) {
       records.push_back(samples::gpu_record("mxfp8", 250));
       records.back().id += std::to_string(i);
-      records.back().case_fields["lr"] = 1e-6 * i;
+      records.back().case_fields["lr"] = 1e-9 * i;
     }
     const std::string file = write_records(directory, "many.jsonl", records);
     const auto used = [] {
@@ -282,7 +283,7 @@ TEST_CASE("check: four times the cases take less than eight times the CPU time",
     };
     const double before = used();
     const Answer answer =
-        check_says("--baseline " + file + " " + file + " --json " + (directory / "out.json"));
+        check_says("--baseline " + file + " - <" + file + " --json " + (directory / "out.json"));
     CHECK(answer.status == 0);
     return used() - before;
   };
@@ -327,11 +328,13 @@ TEST_CASE("check: writes text and Markdown and JUnit and JSON and annotations", 
   CHECK(contains(answer.text, "\n::error title=SLOWER%3A llama3.2-1b%2C mxfp8::tokens/s SLOWER, "));
   CHECK(contains(answer.text, "\n::warning title=MISSING%3A llama3.2-1b%2C rowwise::run MISSING"));
   CHECK(file_text(summary) == "before\n" + file_text(md));
-  CHECK(contains(file_text(md), "| llama3.2-1b, mxfp8   | SLOWER  | SLOWER -7.4% |"));
+  CHECK(contains(file_text(md), "| llama3.2-1b, mxfp8   | SLOWER  | SLOWER -16.7% |"));
   CHECK(contains(file_text(md), "```sh\nprecbench run "));
   CHECK(contains(file_text(junit),
-                 "<testsuite name=\"precbench check\" tests=\"3\" failures=\"1\" errors=\"1\">"));
+                 "<testsuite name=\"precbench check\" tests=\"3\" failures=\"1\" errors=\"1\""));
   CHECK(contains(file_text(junit), "<failure type=\"SLOWER\" message=\"tokens/s SLOWER, "));
+  CHECK(contains(file_text(junit), "name=\"llama3.2-1b, bf16\" time=\"23.000\">"));
+  CHECK(contains(file_text(junit), "<system-out>tokens/s PASS, 54613 -&gt; 54613 tokens/s\n"));
   const Json parsed = Json::parse(file_text(json));
   CHECK(parsed["exit"] == 1);
   CHECK(parsed["cases"].size() == 3);
@@ -370,7 +373,7 @@ TEST_CASE("check: text of a record is never a workflow command", "[check]") {
   Record record = kMxfp8;
   record.case_fields["model"] = "::add-mask::hello";
   const std::string file = write_records(directory, "base.jsonl", {record, kBf16});
-  const std::string arguments = "--baseline " + file + " " + file;
+  const std::string arguments = "--baseline " + file + " - <" + file;
   const auto stopped = [&] {
     const Answer answer = check_says(arguments, "GITHUB_ACTIONS=true");
     CHECK(answer.status == 0);
@@ -456,7 +459,10 @@ TEST_CASE("check: --accept creates and updates a baseline", "[check]") {
   const std::string second =
       write_records(directory, "second.jsonl", {kMxfp8, samples::gpu_record("bf16", 330)});
   CHECK(check_says("--baseline " + baseline + " " + second).status == 1);
-  CHECK(check_says("--accept --baseline " + baseline + " " + second).status == 0);
+  const Answer updated = check_says("--accept --baseline " + baseline + " " + second);
+  CHECK(updated.status == 0);
+  CHECK(contains(updated.text, "against the old baseline: 1 case: 1 SLOWER\n  llama3.2-1b, bf16: tokens/s SLOWER, 54613 -> "));
+  CHECK(contains(updated.text, "the old baseline is kept as " + baseline + ".1\n"));
   CHECK(check_says("--baseline " + baseline + " " + second).status == 0);
   // Cases missing in this run stay in place.
   CHECK(
@@ -466,38 +472,105 @@ TEST_CASE("check: --accept creates and updates a baseline", "[check]") {
   REQUIRE(kept.records.size() == 2);
   CHECK(kept.records[0].record.timing->median_ms == 330);
   CHECK(kept.records[1].record.case_fields["recipe"] == "mxfp8");
-  // A run on another GPU replaces the whole baseline.
+  // The old file is kept, and what got worse is said.
+  CHECK(read_records({baseline + ".1"}).records.at(0).record.timing->median_ms == 300);
+  CHECK_FALSE(std::filesystem::exists(baseline + ".2"));  // the third run changed nothing
+  // A run on another GPU replaces the whole baseline, but only when asked to.
   Record other = kMxfp8;
   other.env.gpu->name = "NVIDIA B200";
-  const Answer replaced =
-      check_says("--accept --baseline " + baseline + " " + write_records(directory, "b200.jsonl", {other}));
+  const std::string b200 = write_records(directory, "b200.jsonl", {other});
+  const std::string old = file_text(baseline);
+  CHECK(contains(refusal_in(check_says("--accept --baseline " + baseline + " " + b200)), "with --replace, --accept replaces"));
+  CHECK(file_text(baseline) == old);
+  const Answer replaced = check_says("--accept --replace --baseline " + baseline + " " + b200);
   CHECK(replaced.status == 0);
-  CHECK(contains(replaced.text,
-                 "they are not compared; the old one is replaced whole, and kept as " + baseline + ".1\n"));
+  CHECK(contains(replaced.text, "they are not compared; the old one is replaced whole\n"));
+  CHECK(contains(replaced.text, "the old baseline is kept as " + baseline + ".2\n"));
   CHECK(read_records({baseline}).records.size() == 1);
-  CHECK(read_records({baseline + ".1"}).records.size() == 2);
+  CHECK(read_records({baseline + ".2"}).records.size() == 2);
   // The name of the other GPU cannot control the terminal.
   other.env.gpu->name = "NVIDIA \x1b[2J\u009b31m";
   const std::string evil = directory / "evil.jsonl";
   CHECK(check_says("--accept --baseline " + evil + " " + write_records(directory, "other.jsonl", {other}))
             .status == 0);
-  const Answer shown = check_says("--accept --baseline " + evil + " " + second);
+  const Answer shown = check_says("--accept --replace --baseline " + evil + " " + second);
   CHECK(shown.status == 0);
   CHECK(contains(shown.text, "NVIDIA  [2J 31m"));
   // The CPU device differs in kind from every GPU.
   const std::string cpu = write_records(directory, "cpu.jsonl", {samples::cpu_record("bf16")});
   CHECK(contains(refusal_in(check_says("--baseline " + baseline + " " + cpu)), "none (the CPU device)"));
-  CHECK(check_says("--accept --baseline " + baseline + " " + cpu).status == 0);
+  CHECK(check_says("--accept --replace --baseline " + baseline + " " + cpu).status == 0);
   CHECK(read_records({baseline}).records.size() == 1);
-  CHECK(read_records({baseline + ".2"}).records.size() == 1);
+  CHECK(read_records({baseline + ".3"}).records.size() == 1);
   const std::string both = write_records(directory, "both.jsonl", {kBf16, samples::cpu_record("bf16")});
   CHECK(contains(refusal_in(check_says("--accept --baseline " + baseline + " " + both)), "mixes GPU models"));
+  CHECK(refusal_in(check_says("--replace --baseline " + baseline + " " + cpu)) == "precbench: --replace: only with --accept");
   // Without a measured case the baseline is unchanged.
   const std::string before = file_text(baseline);
   const std::string failed =
       write_records(directory, "failed.jsonl", {samples::failed_record("mxfp8", Status::oom, "full")});
   CHECK(check_says("--accept --baseline " + baseline + " " + failed).status == 2);
   CHECK(file_text(baseline) == before);
+}
+
+TEST_CASE("check: --accept adds repeats of one commit and replaces records of another", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = directory / "base.jsonl";
+  const auto accept = [&](int day, double ms, const std::string& git, const std::string& flags = "") {
+    Record record = samples::gpu_record("bf16", ms);
+    record.created = fmt::format("2025-03-{:02}T12:00:00Z", day);
+    record.env.git = git;
+    return check_says("--accept " + flags + " --baseline " + baseline + " " +
+                      write_records(directory, "run.jsonl", {record}))
+        .text;
+  };
+  const auto medians = [&] {
+    std::vector<double> found;
+    for (const LocatedRecord& one : read_records({baseline}, nullptr, Repeats::all).records)
+      found.push_back(*one.record.timing->median_ms);
+    return found;
+  };
+  CHECK(contains(accept(1, 300, "aaa"), "which has 1 now\n"));
+  CHECK(contains(accept(2, 301, "aaa"), "which has 1 now (2 records: 2 of each)\n"));
+  CHECK(contains(accept(3, 299, "aaa"), "which has 1 now (3 records: 3 of each)\n"));
+  CHECK(medians() == std::vector<double>{300, 301, 299});
+  CHECK_FALSE(std::filesystem::exists(baseline + ".1"));  // nothing was lost
+  // A check names the number of records; the same record again changes nothing.
+  CHECK(contains(accept(3, 299, "aaa"), "3 of each"));
+  CHECK(contains(check_says("--baseline " + baseline + " " + (directory / "run.jsonl")).text,
+                 "the baseline has 3 records of each case"));
+  CHECK(contains(accept(4, 310, "bbb"), "the old baseline is kept as " + baseline + ".1\n"));
+  CHECK(medians() == std::vector<double>{310});
+  CHECK(contains(accept(5, 311, "bbb", "--replace"), "which has 1 now\n"));
+  CHECK(medians() == std::vector<double>{311});
+}
+
+TEST_CASE("check: a baseline among the files of the run is refused", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = write_records(directory, "baseline.jsonl", {kBf16});
+  const Answer inside = check_says("--baseline " + baseline + " " + directory.path().string());
+  CHECK(inside.status == 2);
+  CHECK(contains(inside.text, "a file of this run, too; move it out of PATH"));
+  std::filesystem::create_symlink(baseline, directory / "link.jsonl");
+  CHECK(check_says("--baseline " + (directory / "link.jsonl") + " " + baseline).status == 2);
+}
+
+TEST_CASE("check: contradictions and duplicates never pass whatever --inconclusive says", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = write_records(directory, "base.jsonl", {kMxfp8});
+  const auto status = [&](const std::vector<Record>& run) {
+    return check_says("--inconclusive pass --baseline " + baseline + " " + write_records(directory, "run.jsonl", run))
+        .status;
+  };
+  Json null = kMxfp8;
+  null["training"]["loss"][50] = nullptr;
+  CHECK(check_says("--inconclusive pass --baseline " + baseline + " " + directory.write("null.jsonl", null.dump())).status == 3);
+  Record edited = kMxfp8, slower = samples::gpu_record("mxfp8", 300), relabelled = kMxfp8;
+  *edited.metrics->tokens_per_s *= 0.9;
+  relabelled.schema = 1;
+  CHECK(status({edited}) == 3);
+  CHECK(status({kMxfp8, slower}) == 3);  // of one time
+  CHECK(status({relabelled}) == 3);
 }
 
 TEST_CASE("check and report: records may come from standard input and process substitution", "[check]") {

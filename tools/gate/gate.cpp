@@ -12,6 +12,7 @@
 #include "tools/analysis/analysis.h"
 #include "tools/gate/gate_loss.h"
 #include "tools/gate/gate_match.h"
+#include "tools/gate/gate_notes.h"
 #include "tools/text/distinct.h"
 
 namespace precbench {
@@ -49,6 +50,13 @@ MetricResult lacking(MetricResult result) {
   return result;
 }
 
+/// Marks a metric that the run has and the baseline lacks.
+MetricResult lacking_in_baseline(MetricResult result) {
+  result.verdict = GateVerdict::missing;
+  result.reason = "the baseline's record lacks it; --accept --replace takes this run's";
+  return result;
+}
+
 std::optional<double> speed_of(const Record& record) {
   if (record.status != Status::ok || path_of(record) != ExecutionPath::native || !record.metrics ||
       !record.timing || record.timing->samples_ms.empty())
@@ -56,7 +64,7 @@ std::optional<double> speed_of(const Record& record) {
   return record.metrics->tokens_per_s;
 }
 
-SpeedSample speed_sample(const Record& record) {
+SpeedSample speed_sample(const Record& record, const Record& baseline) {
   SpeedSample sample{record.timing->samples_ms, std::nullopt, record.timing->stop_reason};
   if (record.telemetry) {
     sample.sm_clock_mhz = record.telemetry->sm_clock_mhz;
@@ -64,6 +72,8 @@ SpeedSample speed_sample(const Record& record) {
   }
   sample.between_ms = between_steps_ms(*record.timing);
   if (record.env.gpu) sample.power_limit_w = record.env.gpu->power_limit;
+  sample.on_cpu = !record.env.gpu;
+  sample.busy = busy_reason(record, baseline);
   return sample;
 }
 
@@ -86,25 +96,64 @@ std::string other_machine(const Match& match) {
   return "";
 }
 
-std::optional<MetricResult> gate_speed(const Match& match, double tolerance, Distinct& notes) {
-  const auto was = speed_of(match.baseline->record);
-  if (!was) return std::nullopt;
+/// Speed of one case: the metric, and the samples if they can be judged.
+struct SpeedTask {
+  std::optional<MetricResult> metric{};  ///< null if the case has no speed to judge
+  std::optional<SpeedCase> samples{};
+};
+
+SpeedTask speed_task(const Match& match, double tolerance, const std::string& label, Distinct& notes) {
+  const Record &baseline = match.baseline->record, &current = match.current->record;
+  SpeedTask task;
+  const auto path = path_of(baseline);
+  if (path && *path != ExecutionPath::native) return task;
+  const auto was = speed_of(baseline), is = speed_of(current);
+  if (path && !was && !is) {
+    notes.add(fmt::format("{}: speed not judged: neither side has one", label));
+    return task;
+  }
   MetricResult result{kSpeed, "tokens/s"};
   result.baseline = was;
+  result.current = is;
   result.tolerance = tolerance;
-  const auto is = speed_of(match.current->record);
-  if (!is) return lacking(result);
+  if (!was || !is) {
+    task.metric = was ? lacking(result) : lacking_in_baseline(result);
+    return task;
+  }
   if (const std::string why = other_machine(match); !why.empty()) {
     notes.add(why);
-    return std::nullopt;
+    return task;
   }
-  const MetricResult judged =
-      judge_speed(speed_sample(match.baseline->record), speed_sample(match.current->record), tolerance);
-  result.current = is;
-  result.verdict = judged.verdict;
-  result.change = judged.change;
-  result.reason = judged.reason;
-  return result;
+  SpeedCase samples{{}, speed_sample(current, baseline)};
+  for (const LocatedRecord* record : match.repeats)
+    if (speed_of(record->record)) samples.baseline.push_back(speed_sample(record->record, record->record));
+  task.metric = result;
+  task.samples = std::move(samples);
+  return task;
+}
+
+/// Returns the metric of the speed of each match; null where there is none to judge.
+std::vector<std::optional<MetricResult>> gate_speeds(const std::vector<Match>& matches, double tolerance,
+                                                     const std::vector<std::string>& labels, Distinct& notes) {
+  std::vector<std::optional<MetricResult>> results(matches.size());
+  std::vector<std::size_t> places;
+  std::vector<SpeedCase> cases;
+  for (std::size_t i = 0; i < matches.size(); ++i) {
+    if (matches[i].unfit) continue;
+    SpeedTask task = speed_task(matches[i], tolerance, labels[i], notes);
+    results[i] = task.metric;
+    if (!task.samples) continue;
+    places.push_back(i);
+    cases.push_back(std::move(*task.samples));
+  }
+  const std::vector<MetricResult> judged = judge_speeds(cases, tolerance);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    MetricResult& result = *results[places[i]];
+    result.verdict = judged[i].verdict;
+    result.change = judged[i].change;
+    result.reason = judged[i].reason;
+  }
+  return results;
 }
 
 std::optional<double> peak_of(const Record& record) {
@@ -114,15 +163,18 @@ std::optional<double> peak_of(const Record& record) {
   return static_cast<double>(record.memory->measured->peak);
 }
 
-std::optional<MetricResult> gate_memory(const Match& match, double tolerance) {
-  const auto was = peak_of(match.baseline->record);
-  if (!was) return std::nullopt;
+std::optional<MetricResult> gate_memory(const Match& match, double tolerance, const std::string& label,
+                                        Distinct& notes) {
+  const auto was = peak_of(match.baseline->record), is = peak_of(match.current->record);
+  if (!was && !is) {
+    notes.add(fmt::format("{}: memory not judged: neither side has a measured peak", label));
+    return std::nullopt;
+  }
   MetricResult result{kMemory, "bytes"};
   result.baseline = was;
-  result.tolerance = tolerance;
-  const auto is = peak_of(match.current->record);
-  if (!is) return lacking(result);
   result.current = is;
+  result.tolerance = tolerance;
+  if (!was || !is) return was ? lacking(result) : lacking_in_baseline(result);
   result.change = *is / *was - 1;
   if (!(*result.change <= tolerance)) {
     result.verdict = GateVerdict::bigger;
@@ -158,19 +210,24 @@ std::vector<std::string> labels_of(const std::vector<Match>& matches, const Work
   return labels;
 }
 
-/// Notes changed software versions: no failure, but the first thing to know about one.
-void note_software(const Match& match, Distinct& notes) {
-  const Environment &was = match.baseline->env(), &is = match.current->env();
-  const auto add = [&](const char* what, const std::optional<std::string>& a,
-                       const std::optional<std::string>& b) {
-    if (a && b && *a != *b) notes.add(fmt::format("{} {} in the baseline, {} here", what, *a, *b));
-  };
-  if (was.gpu && is.gpu) add("driver", was.gpu->driver, is.gpu->driver);
-  add("CUDA", was.cuda, is.cuda);
-  add("cuBLASLt", was.cublaslt, is.cublaslt);
-  add("cuDNN", was.cudnn, is.cudnn);
-  add("NCCL", was.nccl, is.nccl);
-  add("compiler", was.compiler, is.compiler);
+/// Returns the time that the run's process took for a case.
+std::optional<double> seconds_of(const Match& match) {
+  if (!match.current || match.current->record.durations.empty()) return std::nullopt;
+  double seconds = 0;
+  for (const WorkTime& work : match.current->record.durations) seconds += work.s;
+  return seconds;
+}
+
+/// Notes the number of records of the baseline's cases if it has repeats.
+void note_repeats(const std::vector<Match>& matches, Distinct& notes) {
+  std::size_t fewest = 0, most = 0;
+  for (const Match& match : matches) {
+    fewest = fewest == 0 ? match.repeats.size() : std::min(fewest, match.repeats.size());
+    most = std::max(most, match.repeats.size());
+  }
+  if (most < 2) return;
+  notes.add(fewest == most ? fmt::format("the baseline has {} records of each case", most)
+                           : fmt::format("the baseline has {} to {} records of a case", fewest, most));
 }
 
 }  // namespace
@@ -191,23 +248,28 @@ std::optional<std::string> difference_in_kind(const RecordSet& baseline, const R
   return std::nullopt;
 }
 
-GateResult judge(const RecordSet& baseline, const RecordSet& current, const GateRules& rules) {
-  if (const auto difference = difference_in_kind(baseline, current))
-    throw InvalidInput(*difference + "; --accept makes a baseline of this run");
+GateResult judge(const RecordSet& all, const RecordSet& current, const GateRules& rules) {
+  if (const auto difference = difference_in_kind(all, current))
+    throw InvalidInput(*difference + "; --accept --replace makes a baseline of this run");
   Distinct notes;
-  const std::vector<Match> matches = match_cases(baseline, current, notes);
+  const BaselineRepeats repeats(all);
+  const RecordSet& baseline = repeats.newest();
+  const std::vector<Match> matches = match_cases(repeats, current, notes);
   const bool any = std::any_of(matches.begin(), matches.end(), [](const Match& m) { return m.current; });
   if (!any) notes.add("no case of the baseline was measured in this run");
   const Workloads workloads(all_of(baseline));
   for (const std::string& note : workloads.notes()) notes.add("in the baseline " + note);
   const std::vector<std::string> labels = labels_of(matches, workloads);
-  const LossJudge losses(matches, workloads, rules.loss_tolerance);
+  const LossJudge losses(matches, workloads, rules.loss_tolerance, LossQuantity::final_loss);
+  const LossJudge held_out(matches, workloads, rules.loss_tolerance, LossQuantity::held_out);
+  std::vector<std::optional<MetricResult>> speeds(matches.size());
+  if (rules.tokens_per_s) speeds = gate_speeds(matches, *rules.tokens_per_s, labels, notes);
   GateResult result;
   for (std::size_t i = 0; i < matches.size(); ++i) {
     const Match& match = matches[i];
-    if (match.current) note_software(match, notes);
+    if (match.current) note_environment(match, notes);
     const Record& of = match.baseline->record;
-    CaseResult judged{of.id, of.case_fields, labels[i], {}};
+    CaseResult judged{of.id, of.case_fields, labels[i], {}, seconds_of(match), match.repeats.size()};
     const auto add = [&](const std::optional<MetricResult>& one) {
       if (one) judged.metrics.push_back(*one);
     };
@@ -216,17 +278,24 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
       result.cases.push_back(std::move(judged));
       continue;
     }
-    if (rules.tokens_per_s) add(gate_speed(match, *rules.tokens_per_s, notes));
-    if (rules.memory) add(gate_memory(match, *rules.memory));
-    if (rules.loss) add(losses.judge(match));
+    add(speeds[i]);
+    if (rules.memory) add(gate_memory(match, *rules.memory, labels[i], notes));
+    if (rules.loss) {
+      add(losses.judge(match, labels[i], notes));
+      add(held_out.judge(match, labels[i], notes));
+    }
     if (rules.numerics)
       for (const MetricResult& one : judge_numerics(of, match.current->record)) judged.metrics.push_back(one);
     if (judged.metrics.empty())
       add(Match::whole(GateVerdict::missing, "neither speed, memory nor loss can be judged"));
     add(judge_formats(of, match.current->record));
     add(judge_updates(of, match.current->record));
+    if (rules.loss) add(judge_curve(of, match.current->record));
+    note_not_judged(match, labels[i], rules, notes);
     result.cases.push_back(std::move(judged));
   }
+  note_repeats(matches, notes);
+  note_commits(matches, notes);
   result.notes = notes.texts;
   return result;
 }

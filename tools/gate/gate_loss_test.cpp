@@ -49,11 +49,12 @@ TEST_CASE("judge: a higher loss is WORSE and a lower one NOISY", "[gate]") {
   CHECK(verdicts({-0.002, 0.004}) == Verdicts{kPass, kWorse});  // two seeds have no usable spread
   GateRules strict;
   strict.loss_tolerance = 0.001;
-  CHECK(verdicts({0.002, 0, 0}, strict) == Verdicts{kWorse, kPass, kPass});
+  CHECK(verdicts({0.003, 0, 0}, strict) == Verdicts{kWorse, kPass, kPass});
 }
 
 TEST_CASE("judge: a mean loss outside the tolerance never passes however far the seeds scatter", "[gate]") {
-  CHECK(verdicts({0.20, 0.25, 0.30}) == Verdicts(3, kNoisy));  // 25% +- 28.6%
+  // 25% +- 28.6% over the seeds, but no noise between runs makes any of them that much worse.
+  CHECK(verdicts({0.20, 0.25, 0.30}) == Verdicts(3, kWorse));
   CHECK(verdicts({0.24, 0.25, 0.26}) == Verdicts(3, kWorse));
   CHECK(verdicts({0.012, -0.008, 0.008}) == Verdicts(3, kNoisy));
   CHECK(verdicts({-0.24, -0.25, -0.26}) == Verdicts(3, kNoisy));
@@ -118,7 +119,7 @@ TEST_CASE("judge: seeds of a model before and after an edit are not pooled", "[g
   CHECK(result.cases.at(0).verdict() == GateVerdict::worse);
   CHECK(result.cases.at(1).verdict() == GateVerdict::pass);  // two seeds of one version are judged separately
   CHECK(result.cases.at(0).label == "mini.json (version 1), mxfp8, seed 1");
-  REQUIRE(result.notes.size() == 1);
+  REQUIRE(!result.notes.empty());
   CHECK(contains(result.notes[0], "in the baseline mini.json changed between these cases: version 1 from"));
 }
 
@@ -144,7 +145,7 @@ TEST_CASE("judge: a curve that is too short is NOISY", "[gate]") {
   CHECK(reason(automatic(100), automatic(24)) ==
         "24 steps here and 100 in the baseline are too few to compare: raise --time-limit");
   // Cut to 5 entries it contradicts its own timing.
-  CHECK(verdict_of(judge_one(automatic(100), automatic(5)), "run") == GateVerdict::noisy);
+  CHECK(verdict_of(judge_one(automatic(100), automatic(5)), "run") == GateVerdict::missing);
   // Cutting the timing as well does not help.
   const auto short_run = [](std::size_t steps) {
     Record record = automatic(steps);
@@ -163,8 +164,8 @@ TEST_CASE("judge: a loss that is not finite or nonsensical never passes", "[gate
   const Record base = samples::gpu_record("mxfp8", 250);
   Record broken = base;
   broken.training->loss.back() = std::nan("");
-  CHECK(verdict_of(judge_one(base, broken), "run") == GateVerdict::noisy);
-  CHECK(verdict_of(judge_one(broken, base), "run") == GateVerdict::noisy);
+  CHECK(verdict_of(judge_one(base, broken), "run") == GateVerdict::missing);
+  CHECK(verdict_of(judge_one(broken, base), "run") == GateVerdict::missing);
   broken.training->loss.assign(100, 0.0);
   CHECK(verdict_of(judge_one(broken, broken), "final loss") == GateVerdict::noisy);
   CHECK(verdict_of(judge_one(broken, base), "final loss") == GateVerdict::worse);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -71,11 +72,15 @@ std::string missing_reason(const LocatedRecord& baseline, const RecordSet& curre
   return reason;
 }
 
+std::string case_on_machine(const LocatedRecord& located) {
+  return located.record.id + '\n' + machine_of(located.env());
+}
+
 using Ids = std::set<std::string>;
 
 std::optional<MetricResult> what_is_unfit(const Match& match, const Ids& undecided) {
   if (undecided.contains(match.baseline->record.id) || undecided.contains(match.current->record.id))
-    return Match::whole(GateVerdict::noisy,
+    return Match::whole(GateVerdict::missing,
                         fmt::format("{} is one of several records of this case, and their times do not tell "
                                     "which is the newest: leave one",
                                     match.current->origin.text()));
@@ -85,9 +90,16 @@ std::optional<MetricResult> what_is_unfit(const Match& match, const Ids& undecid
         GateVerdict::missing,
         fmt::format("other work under the same {}: {}",
                     match.baseline->record.id == match.current->record.id ? "id" : "names", *difference));
-  for (const LocatedRecord* located : {match.baseline, match.current})
+  for (const LocatedRecord* repeat : match.repeats)
+    if (repeat != match.baseline)
+      if (const auto difference = difference_in_work(*match.baseline, *repeat))
+        return Match::whole(GateVerdict::missing,
+                            fmt::format("the baseline's records of this case did other work: {}", *difference));
+  std::vector<const LocatedRecord*> judged = match.repeats;
+  judged.push_back(match.current);
+  for (const LocatedRecord* located : judged)
     if (const auto why = contradiction(located->record))
-      return Match::whole(GateVerdict::noisy,
+      return Match::whole(GateVerdict::missing,
                           fmt::format("{} contradicts itself: {}", located->origin.text(), *why));
   return std::nullopt;
 }
@@ -98,7 +110,30 @@ MetricResult Match::whole(GateVerdict verdict, std::string reason) {
   return {"run", "", verdict, {}, {}, {}, {}, std::move(reason)};
 }
 
-std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& current, Distinct& notes) {
+BaselineRepeats::BaselineRepeats(const RecordSet& all) : all_(all) {
+  for (const LocatedRecord& located : all.records)
+    if (located.record.status == Status::ok) by_case_[case_on_machine(located)].push_back(&located);
+  std::erase_if(by_case_, [](const auto& one) { return one.second.size() < 2; });
+  if (by_case_.empty()) return;
+  for (auto& [key, records] : by_case_)
+    std::stable_sort(records.begin(), records.end(), [](const LocatedRecord* a, const LocatedRecord* b) {
+      return a->record.created < b->record.created;  // ISO 8601
+    });
+  newest_.emplace();
+  newest_->undecided = all.undecided;
+  for (const LocatedRecord& located : all.records) {
+    const auto repeats = by_case_.find(case_on_machine(located));
+    if (repeats == by_case_.end() || repeats->second.back() == &located) newest_->records.push_back(located);
+  }
+}
+
+std::vector<const LocatedRecord*> BaselineRepeats::of(const LocatedRecord& newest) const {
+  const auto found = by_case_.find(case_on_machine(newest));
+  return found == by_case_.end() ? std::vector{&newest} : found->second;
+}
+
+std::vector<Match> match_cases(const BaselineRepeats& repeats, const RecordSet& current, Distinct& notes) {
+  const RecordSet& baseline = repeats.newest();
   const Answers found = answers(baseline, current);
   Ids undecided(baseline.undecided.begin(), baseline.undecided.end());
   undecided.insert(current.undecided.begin(), current.undecided.end());
@@ -111,7 +146,7 @@ std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& curre
                             located.origin.text(), located.record.id, name_of(located.record.status)));
       continue;
     }
-    Match match{&located, current_one, std::nullopt};
+    Match match{&located, current_one, repeats.of(located), std::nullopt};
     match.unfit = current_one ? what_is_unfit(match, undecided)
                               : Match::whole(GateVerdict::missing, missing_reason(located, current, found));
     const bool only_by_name = current_one && current_one->record.id != located.record.id;

@@ -33,7 +33,7 @@ TEST_CASE("judge: different work under one id is MISSING", "[gate]") {
   };
   seen([](Record& r) { r.case_fields["seq"] = 4096; }, "case.seq is 2048 at f:1, but 4096 at f:1");
   seen([](Record& r) { r.case_fields["master"] = "bf16"; }, "case.master is fp32 at f:1, but bf16 at f:1");
-  seen([](Record& r) { r.case_fields.erase("batch"); }, "case.batch is 8 at f:1, but none at f:1");
+  seen([](Record& r) { r.case_fields.erase("batch"); }, "case.batch is 8 at f:1, but missing at f:1");
   seen([](Record& r) { r.case_fields["steps"] = "auto"; }, "case.steps is 100 at f:1, but auto at f:1");
   seen([](Record& r) { r.flops.reset(), r.metrics.reset(); },
        "flops.per_token is 8200000000 at f:1, but unknown at f:1");
@@ -48,6 +48,7 @@ TEST_CASE("judge: different work under one id is MISSING", "[gate]") {
        "training.uniform_loss is 11.76 at f:1, but 5.5 at f:1");
   seen([](Record& r) { r.training->entropy_floor.reset(); },
        "training.entropy_floor is 2.1 at f:1, but unknown at f:1");
+  seen([](Record& r) { r.training->lr[6] = 0; }, "training.lr of step 7 is 3e-05 at f:1, but 0 at f:1");
   seen([](Record& r) { r.training->converted_layers.pop_back(); },
        "training.converted_layers is layers.0.k_proj at f:1, but none at f:1");
 }
@@ -99,9 +100,9 @@ TEST_CASE("judge: one case on two machines is refused on either side", "[gate]")
                    "f:1 and f:2 are one case on two machines"));
 }
 
-TEST_CASE("judge: a record that contradicts itself is NOISY on either side", "[gate]") {
+TEST_CASE("judge: a record that contradicts itself is MISSING on either side", "[gate]") {
   const MetricResult result = after([](Record& r) { r.metrics->tokens_per_s = 99999999; });
-  CHECK(result.verdict == GateVerdict::noisy);
+  CHECK(result.verdict == GateVerdict::missing);
   CHECK(contains(result.reason, "f:1 contradicts itself: metrics.tokens_per_s is 99999999, but"));
   Record cut = kBase;
   cut.training->loss.resize(20);
@@ -109,11 +110,11 @@ TEST_CASE("judge: a record that contradicts itself is NOISY on either side", "[g
   CHECK(judge_one(kBase, cut).exit_status() == 3);
 }
 
-TEST_CASE("judge: a case with two records of ambiguous age is NOISY", "[gate]") {
+TEST_CASE("judge: a case with two records of ambiguous age is MISSING", "[gate]") {
   RecordSet run = set_of({kBase});
   run.undecided = {kBase.id};
   const GateResult result = judge(set_of({kBase}), run, {});
-  CHECK(verdict_of(result, "run") == GateVerdict::noisy);
+  CHECK(verdict_of(result, "run") == GateVerdict::missing);
   CHECK(result.exit_status() == 3);
 }
 
@@ -143,11 +144,11 @@ TEST_CASE("judge: four times the cases take less than eight times the CPU time",
     grows_as_they_do([](Record&, int) {});
   }
   SECTION("works of one seed") {
-    grows_as_they_do([](Record& record, int i) { record.case_fields["lr"] = 1e-6 * i; });
+    grows_as_they_do([](Record& record, int i) { record.case_fields["lr"] = 1e-9 * i; });
   }
   SECTION("works of one model file") {
     grows_as_they_do([](Record& record, int i) {
-      record.case_fields["lr"] = 1e-6 * i;
+      record.case_fields["lr"] = 1e-9 * i;
       record.case_fields["model"] = "own.json";
     });
   }

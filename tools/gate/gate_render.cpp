@@ -38,20 +38,13 @@ std::string cell(const MetricResult& metric) {
   return fmt::format("{} {:+.{}f}%", name_of(metric.verdict), 100 * change, metric.unit == "nats" ? 3 : 1);
 }
 
-/// Returns one line per failed metric: "peak memory BIGGER, 10.00 GiB -> 10.25 GiB: +2.50%,
-/// 2.00% are allowed".
-std::vector<std::string> complaints(const CaseResult& result) {
-  std::vector<std::string> lines;
-  for (const MetricResult& metric : result.metrics) {
-    if (exit_status(metric.verdict) == kCheckPassed) continue;
-    std::string line = fmt::format("{} {}", metric.metric, name_of(metric.verdict));
-    if (metric.baseline && metric.current)
-      line +=
-          fmt::format(", {} -> {}{}", value_text(metric, metric.baseline), value_text(metric, metric.current),
-                      metric.unit == "bytes" ? "" : " " + metric.unit);
-    lines.push_back(metric.reason.empty() ? line : line + ": " + metric.reason);
-  }
-  return lines;
+/// Returns "peak memory BIGGER, 10.00 GiB -> 10.25 GiB: +2.50%, 2.00% are allowed".
+std::string metric_line(const MetricResult& metric) {
+  std::string line = fmt::format("{} {}", metric.metric, name_of(metric.verdict));
+  if (metric.baseline && metric.current)
+    line += fmt::format(", {} -> {}{}", value_text(metric, metric.baseline), value_text(metric, metric.current),
+                        metric.unit == "bytes" ? "" : " " + metric.unit);
+  return metric.reason.empty() ? line : line + ": " + metric.reason;
 }
 
 std::string joined(const std::vector<std::string>& lines, const char* by) {
@@ -83,7 +76,7 @@ Document document_of(const GateResult& result, const std::string& baseline) {
   Section failing{"What did not pass", {}, {}, {}};
   for (const CaseResult& one : result.cases) {
     if (passed(one)) continue;
-    for (const std::string& line : complaints(one)) failing.lines.push_back(one.label + ": " + line);
+    for (const std::string& line : gate_complaints(one)) failing.lines.push_back(one.label + ": " + line);
   }
   if (!failing.lines.empty()) document.sections.push_back(failing);
   if (!result.notes.empty()) document.sections.push_back({"Notes", result.notes, {}, {}});
@@ -97,7 +90,19 @@ std::vector<std::string> commands_of(const GateResult& result, const RerunComman
   return commands;
 }
 
+/// Returns the `time` attribute of JUnit; empty if unknown.
+std::string time_attribute(const std::optional<double>& seconds) {
+  return seconds ? fmt::format(" time=\"{:.3f}\"", *seconds) : "";
+}
+
 }  // namespace
+
+std::vector<std::string> gate_complaints(const CaseResult& result) {
+  std::vector<std::string> lines;
+  for (const MetricResult& metric : result.metrics)
+    if (exit_status(metric.verdict) != kCheckPassed) lines.push_back(metric_line(metric));
+  return lines;
+}
 
 std::string rerun_with_all_flags(const Json& fields) {
   const auto of_a_flag = [](char c) {
@@ -145,23 +150,31 @@ std::string gate_junit(const GateResult& result, const RerunCommand& rerun) {
   const auto skipped = std::count_if(result.cases.begin(), result.cases.end(), [&](const CaseResult& one) {
     return !passed(one) && result.exit_status(one) == kCheckPassed;
   });
+  std::optional<double> seconds;
+  for (const CaseResult& one : result.cases)
+    if (one.seconds) seconds = seconds.value_or(0) + *one.seconds;
   std::string xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
   xml += fmt::format("<testsuite name=\"precbench check\" tests=\"{}\" failures=\"{}\" errors=\"{}\"{}>\n",
                      result.cases.size(), count(kCheckRegression), count(kCheckInconclusive),
-                     skipped > 0 ? fmt::format(" skipped=\"{}\"", skipped) : "");
+                     (skipped > 0 ? fmt::format(" skipped=\"{}\"", skipped) : "") + time_attribute(seconds));
   for (const CaseResult& one : result.cases) {
-    xml += fmt::format("  <testcase classname=\"precbench\" name=\"{}\"", xml_text(one.label));
+    std::string output;
+    for (const MetricResult& metric : one.metrics) output += xml_text(metric_line(metric)) + "\n";
+    const std::string out = fmt::format("    <system-out>{}</system-out>\n  </testcase>\n", output);
+    xml += fmt::format("  <testcase classname=\"precbench\" name=\"{}\"{}>\n", xml_text(one.label),
+                       time_attribute(one.seconds));
     if (passed(one)) {
-      xml += "/>\n";
+      xml += out;
       continue;
     }
     const int status = result.exit_status(one);
     const char* element = status == kCheckRegression ? "failure"
                           : status == kCheckPassed   ? "skipped"
                                                      : "error";
-    xml += fmt::format(">\n    <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n  </testcase>\n", element,
-                       name_of(one.verdict()), xml_text(joined(complaints(one), "; ")),
-                       xml_text(rerun(one.fields)));
+    xml += fmt::format("    <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n", element,
+                       name_of(one.verdict()), xml_text(joined(gate_complaints(one), "; ")),
+                       xml_text(rerun(one.fields))) +
+           out;
   }
   return xml + "</testsuite>\n";
 }
@@ -170,7 +183,7 @@ std::string gate_annotations(const GateResult& result, const RerunCommand& rerun
   std::string text;
   for (const CaseResult& one : result.cases) {
     if (passed(one)) continue;
-    std::vector<std::string> lines = complaints(one);
+    std::vector<std::string> lines = gate_complaints(one);
     lines.push_back("again: " + rerun(one.fields));
     text +=
         fmt::format("::{} title={}::{}\n", result.exit_status(one) == kCheckRegression ? "error" : "warning",
@@ -201,6 +214,8 @@ Json gate_json(const GateResult& result, const std::string& baseline, const Reru
                      {"case", one.fields},
                      {"label", one.label},
                      {"verdict", name_of(one.verdict())},
+                     {"baseline_records", one.records},
+                     {"seconds", number(one.seconds)},
                      {"rerun", rerun(one.fields)},
                      {"metrics", metrics}});
   }

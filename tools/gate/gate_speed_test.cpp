@@ -108,7 +108,7 @@ TEST_CASE("judge_speed: time that only the host's clock shows is NOISY", "[gate]
 TEST_CASE("judge_speed: widely spread step times are NOISY", "[gate]") {
   std::vector<double> wild, wilder;
   for (int i = 0; i < 12; ++i) {
-    wild.push_back(250 * (1 + 0.05 * std::sin(1.0 + 5 * i)));
+    wild.push_back(250 * (1 + 0.04 * std::sin(1.0 + 5 * i)));
     wilder.push_back(250 * (1 + 0.3 * std::sin(1.0 + 5 * i)));
   }
   CHECK(judged(wild, wild).verdict == GateVerdict::pass);
@@ -126,10 +126,10 @@ TEST_CASE("judge_speed: zero step time is MISSING and a huge one does not pass",
 }
 
 TEST_CASE("judge: a longer step with equal clock cycles is NOISY", "[gate]") {
-  Record throttled = run_at(1.05, 1.05, {"sw_thermal_slowdown"});
+  Record throttled = run_at(1.2, 1.2, {"sw_thermal_slowdown"});
   const MetricResult result = speed_of(kSpeedBase, throttled);
   CHECK(result.verdict == GateVerdict::noisy);
-  CHECK(contains(result.reason, "SM clock was 1886 MHz against 1980"));
+  CHECK(contains(result.reason, "SM clock was 1650 MHz against 1980"));
   throttled.telemetry.reset();  // without a clock there is no excuse
   CHECK(speed_of(kSpeedBase, throttled).verdict == GateVerdict::slower);
 }
@@ -140,8 +140,8 @@ TEST_CASE("judge: a longer step that a lower clock explains up to the tolerance 
   };
   // The quartiles of the samples are 0.2% apart, so step times in cycles are disjoint as well.
   CHECK(verdict(1.05, 1.03) == GateVerdict::noisy);
-  CHECK(verdict(1.08, 1.03) == GateVerdict::slower);
-  CHECK(verdict(1.05, 0.98) == GateVerdict::slower);
+  CHECK(verdict(1.20, 1.03) == GateVerdict::slower);
+  CHECK(verdict(1.15, 0.98) == GateVerdict::slower);
 }
 
 TEST_CASE("judge: a lower clock due to the power cap alone is reported as possibly the program's own",

@@ -47,6 +47,17 @@ std::optional<double> number(const std::optional<std::int64_t>& value) {
   return value ? std::optional(static_cast<double>(*value)) : std::nullopt;
 }
 
+/// Compares the learning rates of the steps that both have done. A schedule is the same in every build.
+void compare_rates(WorkComparison& comparison, const std::vector<double>& was, const std::vector<double>& is) {
+  constexpr double kSame = 1e-6;
+  for (std::size_t step = 0; step < std::min(was.size(), is.size()); ++step)
+    if (!(std::abs(is[step] - was[step]) <= kSame * std::abs(was[step]))) {
+      comparison.texts(fmt::format("training.lr of step {}", step + 1), fmt::format("{:.7g}", was[step]),
+                       fmt::format("{:.7g}", is[step]));
+      return;
+    }
+}
+
 /// Compares what follows from model, data and converted layers.
 void compare_training(WorkComparison& comparison, const Training& was, const Training& is) {
   comparison.numbers("training.tokens_per_step", number(was.tokens_per_step), number(is.tokens_per_step));
@@ -55,6 +66,7 @@ void compare_training(WorkComparison& comparison, const Training& was, const Tra
   comparison.numbers("training.entropy_floor", was.entropy_floor, is.entropy_floor);
   const auto &before = was.converted_layers, &now = is.converted_layers;
   const auto [a, b] = std::mismatch(before.begin(), before.end(), now.begin(), now.end());
+  compare_rates(comparison, was.lr, is.lr);
   comparison.texts("training.converted_layers", a == before.end() ? "" : *a, b == now.end() ? "" : *b);
 }
 
@@ -65,6 +77,12 @@ bool is_defined(const std::string& field) {
                                                  "data",    "glob",   "init_from", "fork_from",
                                                  "perturb", "stress", "flow"};
   return kDefined.contains(field);
+}
+
+/// Returns a field's value, with quotes if it could be read as a missing one.
+std::string quoted_field(const Json& value) {
+  const std::string text = field_text(value);
+  return text == "none" || text == "missing" ? value.dump() : text;
 }
 
 /// Compares ids if one of the two has no definition.
@@ -93,9 +111,10 @@ std::optional<std::string> difference_in_work(const LocatedRecord& baseline, con
   // A field that only the run has is newer than the baseline: it is part of the id unless it has
   // its default value.
   for (const auto& field : was.case_fields.items())
-    if (const Json now = is.case_fields.value(field.key(), Json());
-        changes_work(field.key()) && !(defined && is_defined(field.key())) && now != field.value())
-      comparison.texts("case." + field.key(), field_text(field.value()), field_text(now));
+    if (const Json* now = is.case_fields.find(field.key()); changes_work(field.key()) &&
+                                                            !(defined && is_defined(field.key())) &&
+                                                            (now ? *now != field.value() : !field.value().is_null()))
+      comparison.texts("case." + field.key(), quoted_field(field.value()), now ? quoted_field(*now) : "missing");
   if (path_of(was) && !path_of(is)) comparison.texts("support", name_of(*path_of(was)), "");
   if (was.flops)
     comparison.numbers("flops.per_token", was.flops->per_token,
