@@ -35,7 +35,7 @@ class SecondMoment {
 void move_average(const Tensor& average, const Tensor& sums, float factor, float part) {
   for (std::int64_t i = 0; i < average.size(); ++i) {
     float& value = average.as<float>()[i];
-    value = moved_average(value, sums.as<float>()[i] * factor, part);
+    value = moved_average(value, sums.as<float>()[i], factor, part);
   }
 }
 
@@ -48,7 +48,7 @@ void CpuDevice::do_factored_sums(const ops::FactoredSums& op) {
     cpu::for_rows(threads_, part.rows(), part.cols, [&](std::int64_t r, float* buffer) {
       const std::int64_t row = part.first_row() + r, begin = part.begin(row), n = part.end(row) - begin;
       const float* g = cpu::load(op.gradient, part.at(row) + begin, n, buffer);
-      op.rows.as<float>()[row] = cpu::lane_sum(n, [&](std::int64_t i) { return g[i] * g[i]; });
+      op.rows.as<float>()[row] = cpu::lane_dot(n, g, g);
     });
   }
   const std::int64_t chunks = (part.cols + kColumns - 1) / kColumns;
@@ -87,9 +87,9 @@ void CpuDevice::do_factored_norm(const ops::FactoredNorm& op) {
   cpu::for_rows(threads_, part.rows(), part.cols, [&](std::int64_t r, float* buffer) {
     const std::int64_t row = part.first_row() + r, begin = part.begin(row), n = part.end(row) - begin;
     const float* g = cpu::load(op.gradient, part.at(row) + begin, n, buffer);
-    sums[r] = cpu::lane_sum(n, [&](std::int64_t i) {
+    sums[r] = cpu::lane_accumulate(n, [&](std::int64_t i, float sum) {
       const float update = second.update(row, begin + i, g[i] * clip);
-      return update * update;
+      return multiply_add(update, update, sum);
     });
   });
   double total = 0;
@@ -106,7 +106,7 @@ void CpuDevice::do_factored_update(const ops::FactoredUpdate& op) {
   const auto rms = [&](const Tensor& squares) { return std::sqrt(*squares.as<float>() / size); };
   const float rate = std::max(kLeastWeightScale, rms(op.weight_squares)) * step.bias_correction1 /
                      std::max(1.0f, rms(op.update_squares));
-  const float kept = 1 - step.lr * o.weight_decay;
+  const float kept = multiply_add(-step.lr, o.weight_decay, 1.0f);
   const std::int64_t cols = op.moment.cols.size();
   const SecondMoment second(op.moment, o.eps);
   cpu::for_update_chunks(threads_, source.size(), 2, [&](std::int64_t first, std::int64_t n, float* w) {
@@ -114,7 +114,7 @@ void CpuDevice::do_factored_update(const ops::FactoredUpdate& op) {
     const float* g = cpu::load(op.gradient, first, n, w + cpu::kUpdateChunk);
     std::int64_t row = (op.first + first) / cols, col = (op.first + first) % cols;
     for (std::int64_t i = 0; i < n; ++i) {
-      w[i] = w0[i] * kept - rate * second.update(row, col, g[i] * clip);
+      w[i] = multiply_add(-rate, second.update(row, col, g[i] * clip), w0[i] * kept);
       if (++col == cols) ++row, col = 0;
     }
     cpu::store_weights(op.weights, op.master, first, n, w, o, step.seed);

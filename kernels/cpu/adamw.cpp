@@ -51,8 +51,8 @@ void update_moments(float* mean, float* square, const float* m0, const float* v0
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     const float g = g0[i] * clip;
-    mean[i] = o.beta1 * m0[i] + (1.0f - o.beta1) * g;
-    square[i] = o.beta2 * v0[i] + (1.0f - o.beta2) * g * g;
+    mean[i] = multiply_add(o.beta1, m0[i], (1.0f - o.beta1) * g);
+    square[i] = multiply_add(o.beta2, v0[i], (1.0f - o.beta2) * g * g);
   }
 }
 
@@ -62,7 +62,7 @@ void update_weights(float* w, const float* w0, const float* mean, const float* s
   for (std::int64_t i = 0; i < n; ++i) {
     const float update =
         mean[i] / step.bias_correction1 / (std::sqrt(square[i] / step.bias_correction2) + o.eps);
-    w[i] = w0[i] - step.lr * (update + o.weight_decay * w0[i]);
+    w[i] = multiply_add(-step.lr, multiply_add(o.weight_decay, w0[i], update), w0[i]);
   }
 }
 
@@ -116,8 +116,7 @@ void CpuDevice::do_adamw(const ops::Adamw& op) {
                                       scaled_master ? amax_bits(w, n) : 0};
       return;
     }
-    if (o.max_norm <= 0)
-      squares[first / kMomentChunk] = cpu::lane_sum(n, [&](std::int64_t i) { return g0[i] * g0[i]; });
+    if (o.max_norm <= 0) squares[first / kMomentChunk] = cpu::lane_dot(n, g0, g0);
     store_moment(op.m, op.m_scale, first, n, mean);
     store_moment(op.v, op.v_scale, first, n, square);
     if (scaled_master)

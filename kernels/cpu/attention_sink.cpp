@@ -9,10 +9,10 @@
 namespace precbench {
 namespace {
 
-/// Returns log(exp(a) + exp(b)); a may be -infinity.
+/// Returns log(exp(a) + exp(b)); a may be -infinity. FP64's log1p, rounded, does not depend on the C library's version.
 float log_sum_exp(float a, float b) {
   const float largest = std::max(a, b);
-  return largest + std::log1p(std::exp(std::min(a, b) - largest));
+  return largest + static_cast<float>(std::log1p(static_cast<double>(std::exp(std::min(a, b) - largest))));
 }
 
 }  // namespace
@@ -55,8 +55,8 @@ void CpuDevice::do_attention_sink_backward(const ops::AttentionSinkBackward& op)
       const std::int64_t b = row / T, t = row % T;
       for (std::int64_t h = 0; h < H; ++h) {
         const float *g = dout + h * D, *o = out + h * D;
-        const float delta = cpu::lane_sum(D, [&](std::int64_t i) { return g[i] * o[i]; });
-        sums[h] -= cpu::exp(sinks[h] - lse[(b * H + h) * T + t]) * delta;
+        const float delta = cpu::lane_dot(D, g, o);
+        sums[h] = multiply_add(-cpu::exp(sinks[h] - lse[(b * H + h) * T + t]), delta, sums[h]);
       }
     }
   });

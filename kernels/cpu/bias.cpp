@@ -13,7 +13,7 @@ void CpuDevice::do_add_bias(const ops::AddBias& op) {
     const float* x = cpu::load(op.x, r * N, N, buffer);
     const float* bias = cpu::load(op.bias, r % op.bias.rows * N, N, buffer + N);
     const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[r];
-    for (std::int64_t i = 0; i < N; ++i) buffer[i] = x[i] + weight * bias[i];
+    for (std::int64_t i = 0; i < N; ++i) buffer[i] = multiply_add(weight, bias[i], x[i]);
     cpu::store(op.x, r * N, N, buffer);
   });
 }
@@ -51,7 +51,7 @@ void CpuDevice::do_bias_backward(const ops::BiasBackward& op) {
         for (std::int64_t i = 0; i < N; ++i) sum[i] += in[i];
       } else {
         const float weight = op.weights.as<float>()[row];
-        for (std::int64_t i = 0; i < N; ++i) sum[i] += weight * in[i];
+        for (std::int64_t i = 0; i < N; ++i) sum[i] = multiply_add(weight, in[i], sum[i]);
       }
     }
   });

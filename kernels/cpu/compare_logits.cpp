@@ -27,7 +27,7 @@ void CpuDevice::do_compare_logits(const ops::CompareLogits& op) {
       const double weight = std::exp(p_logit);
       p_sum += weight;
       q_sum += std::exp(q_logit);
-      weighted += weight * (p_logit - q_logit);
+      weighted = multiply_add(weight, p_logit - q_logit, weighted);
     }
     const double normalizers = std::log(q_sum) - std::log(p_sum);
     const std::int32_t target = op.targets.as<std::int32_t>()[r];

@@ -129,7 +129,7 @@ class FiniteRows {
 };
 
 void add_row(float* to, float weight, const float* row, std::int64_t D) {
-  for (std::int64_t c = 0; c < D; ++c) to[c] += weight * row[c];
+  for (std::int64_t c = 0; c < D; ++c) to[c] = multiply_add(weight, row[c], to[c]);
 }
 
 /// out[n, D] = scale * weights[n, keys] * rows[keys, D], over the keys that each query sees.
@@ -232,7 +232,7 @@ void CpuDevice::do_attention_backward(const ops::AttentionBackward& op) {
         for (std::int64_t i = 0; i < n; ++i) {
           float *row = p + i * keys, *drow = dp + i * keys;
           const float *o_row = o + (first + i) * V, *grad_row = grad + (first + i) * V;
-          const float delta = cpu::lane_sum(V, [&](std::int64_t c) { return o_row[c] * grad_row[c]; });
+          const float delta = cpu::lane_dot(V, o_row, grad_row);
           const float log_total = lse_row[first + i];
           const auto differentiate = [&](auto slope_of) {
             for (std::int64_t j = block.start(i); j < block.end(i); ++j) {

@@ -24,13 +24,13 @@ void for_chunks(int threads, std::int64_t size, Body&& body) {
   });
 }
 
-/// Returns the sum of term(value) over x, which may be codes with a scale; chunks are joined in FP64.
-template <class Term>
-double chunked_sum(int threads, const Tensor& x, const Tensor& scale, Term&& term) {
+/// Returns the sum of chunk_sum(values, n) over chunks of x, which may be codes with a scale; chunks are joined in FP64.
+template <class ChunkSum>
+double chunked_sum(int threads, const Tensor& x, const Tensor& scale, ChunkSum&& chunk_sum) {
   std::vector<double> partial((x.size() + kChunk - 1) / kChunk);
   for_chunks(threads, x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
     const float* values = cpu::load_scaled(x, scale, first, n, buffer);
-    partial[first / kChunk] = cpu::lane_sum(n, [&](std::int64_t i) { return term(values[i]); });
+    partial[first / kChunk] = chunk_sum(values, n);
   });
   double total = 0;
   for (double p : partial) total += p;
@@ -76,13 +76,17 @@ void CpuDevice::do_init_normal(const ops::InitNormal& op) {
 }
 
 void CpuDevice::do_sum(const ops::Sum& op) {
-  const double total = chunked_sum(threads_, op.x, {}, [](float v) { return v; });
+  const double total = chunked_sum(threads_, op.x, {}, [](const float* values, std::int64_t n) {
+    return cpu::lane_sum(n, [&](std::int64_t i) { return values[i]; });
+  });
   float& target = *op.out.as<float>();
   target = static_cast<float>(total + (op.accumulate ? target : 0.0f));
 }
 
 void CpuDevice::do_sum_of_squares(const ops::SumOfSquares& op) {
-  const double total = chunked_sum(threads_, op.x, op.scale, [](float v) { return v * v; });
+  const double total = chunked_sum(threads_, op.x, op.scale, [](const float* values, std::int64_t n) {
+    return cpu::lane_dot(n, values, values);
+  });
   float& target = *op.out.as<float>();
   target = static_cast<float>(total + (op.accumulate ? target : 0.0f));
 }
@@ -108,10 +112,11 @@ void CpuDevice::do_correlate(const ops::Correlate& op) {
     const float* x = cpu::load(op.x, first, n, buffer);
     const float* y = cpu::load(op.y, first, n, buffer + kChunk);
     partial[first / kChunk] = {
-        cpu::lane_sum(n, [&](std::int64_t i) { return x[i] * y[i]; }),
-        cpu::lane_sum(n, [&](std::int64_t i) { return x[i] * x[i]; }),
-        cpu::lane_sum(n, [&](std::int64_t i) { return y[i] * y[i]; }),
-        cpu::lane_sum(n, [&](std::int64_t i) { return (x[i] - y[i]) * (x[i] - y[i]); }),
+        cpu::lane_dot(n, x, y),
+        cpu::lane_dot(n, x, x),
+        cpu::lane_dot(n, y, y),
+        cpu::lane_accumulate(
+            n, [&](std::int64_t i, float sum) { return multiply_add(x[i] - y[i], x[i] - y[i], sum); }),
     };
   });
   for (int k = 0; k < 4; ++k) {

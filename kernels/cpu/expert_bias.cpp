@@ -44,7 +44,7 @@ void CpuDevice::do_add_routed_bias(const ops::AddRoutedBias& op) {
     for (std::int64_t slot = t * K; slot < (t + 1) * K; ++slot) {
       const float weight = op.weights.as<float>()[slot];
       const float* bias = cpu::load(op.bias, op.index.as<std::int32_t>()[slot] * N, N, buffer + 2 * N);
-      for (std::int64_t i = 0; i < N; ++i) sum[i] += weight * bias[i];
+      for (std::int64_t i = 0; i < N; ++i) sum[i] = multiply_add(weight, bias[i], sum[i]);
     }
     cpu::store(op.out, t * N, N, sum);
   });
@@ -57,7 +57,7 @@ void CpuDevice::do_routed_bias_backward(const ops::RoutedBiasBackward& op) {
     const float* dy = cpu::load(op.dy, t * N, N, buffer);
     for (std::int64_t slot = t * K; slot < (t + 1) * K; ++slot) {
       const float* bias = cpu::load(op.bias, index[slot] * N, N, buffer + N);
-      op.dw.as<float>()[slot] += cpu::lane_sum(N, [&](std::int64_t i) { return dy[i] * bias[i]; });
+      op.dw.as<float>()[slot] += cpu::lane_dot(N, dy, bias);
     }
   });
   cpu::for_rows(threads_, E, 2 * N, [&](std::int64_t e, float* buffer) {
@@ -68,7 +68,7 @@ void CpuDevice::do_routed_bias_backward(const ops::RoutedBiasBackward& op) {
       if (index[slot] != e) continue;
       const float weight = op.weights.as<float>()[slot];
       const float* dy = cpu::load(op.dy, slot / K * N, N, buffer);
-      for (std::int64_t i = 0; i < N; ++i) sum[i] += weight * dy[i];
+      for (std::int64_t i = 0; i < N; ++i) sum[i] = multiply_add(weight, dy[i], sum[i]);
     }
     cpu::store(op.dbias, e * N, N, sum);
   });

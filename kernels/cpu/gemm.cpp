@@ -7,6 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/numerics/multiply_add.h"
+
+#ifdef __FMA__
+#include <immintrin.h>
+#endif
+
 namespace precbench::cpu {
 namespace {
 
@@ -26,34 +32,6 @@ struct Block {
   std::int64_t stride;
   float alpha;
 };
-
-/// C = or, with kAdd, += alpha A B^T over k, for A packed as [k][kRows], B as [k][kVectors vectors], and as
-/// many columns of C. Every product below is used once, in an addition meant to become an FMA: with a second
-/// use the compiler might round it separately, in some kernels and not in others.
-template <class Vector, int kRows, int kVectors, bool kAdd>
-[[gnu::always_inline]] inline void multiply_block(std::int64_t k, const float* a, const float* b,
-                                                  const Block& block) {
-  // Through a pointer to vectors: for memcpy GCC would go through the stack, 16 bytes at a time.
-  using Unaligned [[gnu::aligned(4), gnu::may_alias]] = Vector;
-  Vector sum[kRows][kVectors] = {};
-  for (std::int64_t p = 0; p < k; ++p, a += kRows, b += kVectors * kLanes<Vector>) {
-    const auto* x = reinterpret_cast<const Unaligned*>(b);
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[i][v] += a[i] * x[v];
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-    auto* c = reinterpret_cast<Unaligned*>(block.c + i * block.stride);
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v)
-      if constexpr (kAdd)
-        c[v] += block.alpha * sum[i][v];
-      else
-        c[v] = block.alpha * sum[i][v];
-  }
-}
 
 using Kernel = void (*)(std::int64_t k, const float* a, const float* b, const Block& block);
 
@@ -145,34 +123,104 @@ void run(const Kernels<kRows, kVectors>& kernels, std::int64_t m, std::int64_t n
     }
 }
 
-/// Defines gemm() with kernels of kRows x kVectors, compiled with these attributes.
-#define PRECBENCH_GEMM_VARIANT(name, Vector, kRows, kVectors, attributes)                                  \
-  template <int rows, int vectors, bool add>                                                               \
-  attributes void name##_kernel(std::int64_t k, const float* a, const float* b, const Block& block) {      \
-    multiply_block<Vector, rows, vectors, add>(k, a, b, block);                                            \
-  }                                                                                                        \
-  template <int... i>                                                                                      \
-  constexpr Kernels<kRows, kVectors> name##_kernels(std::integer_sequence<int, i...>) {                    \
-    Kernels<kRows, kVectors> table{};                                                                      \
-    ((table.of[0][i / kVectors][i % kVectors] = name##_kernel<i / kVectors + 1, i % kVectors + 1, false>,  \
-      table.of[1][i / kVectors][i % kVectors] = name##_kernel<i / kVectors + 1, i % kVectors + 1, true>),  \
-     ...);                                                                                                 \
-    return table;                                                                                          \
-  }                                                                                                        \
-  void name(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const Matrix& a, const Matrix& b, \
-            bool accumulate, float* c, std::int64_t c_stride) {                                            \
-    static constexpr auto kKernels = name##_kernels(std::make_integer_sequence<int, kRows * kVectors>());  \
-    run<Vector>(kKernels, m, n, k, alpha, a, b, accumulate, c, c_stride);                                  \
-  }
+// Every sum below is a chain of FMAs, written as such: left to itself, GCC 14 splits some chains of 128 and 256 bits into
+// products and sums, for processors on which that is faster, and so rounds otherwise.
 
-// As many sums as fit in registers beside a row of B and an element of A.
-PRECBENCH_GEMM_VARIANT(gemm_128, Vector128, 4, 2, )
-#ifdef __AVX__
-PRECBENCH_GEMM_VARIANT(gemm_256, Vector256, 6, 2, )
+#ifndef __FMA__  // of x86-64; other targets with FMA go by multiply_add()
+/// A vector in memory. Through a pointer to it: for memcpy GCC would go through the stack, 16 bytes at a time.
+template <class Vector>
+using Unaligned [[gnu::aligned(4), gnu::may_alias]] = Vector;
+
+template <class Vector>
+[[gnu::always_inline]] inline Vector fused(const Vector& x, const Vector& y, Vector z) {
+#ifdef PRECBENCH_HAS_FMA
+#pragma GCC unroll 16
+  for (int lane = 0; lane < kLanes<Vector>; ++lane) z[lane] = multiply_add(x[lane], y[lane], z[lane]);
+  return z;
+#else
+  return x * y + z;
 #endif
+}
+
+template <class Vector>
+[[gnu::always_inline]] inline Vector repeated(float x) {
+  Vector vector{};
+#pragma GCC unroll 16
+  for (int lane = 0; lane < kLanes<Vector>; ++lane) vector[lane] = x;
+  return vector;
+}
+#endif
+
+// For each width as many sums as fit in registers beside a row of B and an element of A.
+namespace of_128 {
+using Vector = Vector128;
+constexpr int kRows = 4, kVectors = 2;
+#define PRECBENCH_TARGET
+#ifdef __FMA__
+#define PRECBENCH_SET1(x) _mm_set1_ps(x)
+#define PRECBENCH_LOAD(p) _mm_loadu_ps(p)
+#define PRECBENCH_STORE(p, x) _mm_storeu_ps(p, x)
+#define PRECBENCH_FMA(x, y, z) _mm_fmadd_ps(x, y, z)
+#else
+#define PRECBENCH_SET1(x) repeated<Vector>(x)
+#define PRECBENCH_LOAD(p) *reinterpret_cast<const Unaligned<Vector>*>(p)
+#define PRECBENCH_STORE(p, x) *reinterpret_cast<Unaligned<Vector>*>(p) = (x)
+#define PRECBENCH_FMA(x, y, z) fused<Vector>(x, y, z)
+#endif
+#include "kernels/cpu/gemm_kernel.h"
+}  // namespace of_128
+
+#ifdef __AVX__
+#ifdef __FMA__
+#undef PRECBENCH_SET1
+#undef PRECBENCH_LOAD
+#undef PRECBENCH_STORE
+#undef PRECBENCH_FMA
+#define PRECBENCH_SET1(x) _mm256_set1_ps(x)
+#define PRECBENCH_LOAD(p) _mm256_loadu_ps(p)
+#define PRECBENCH_STORE(p, x) _mm256_storeu_ps(p, x)
+#define PRECBENCH_FMA(x, y, z) _mm256_fmadd_ps(x, y, z)
+#endif
+namespace of_256 {
+using Vector = Vector256;
+constexpr int kRows = 6, kVectors = 2;
+#include "kernels/cpu/gemm_kernel.h"
+}  // namespace of_256
+#endif
+
 #if defined(__x86_64__) && defined(__FMA__)
 #define PRECBENCH_GEMM_512  // the other variants have no FMA and would round differently
-PRECBENCH_GEMM_VARIANT(gemm_512, Vector512, 8, 2, [[gnu::target("avx512f")]])
+#undef PRECBENCH_TARGET
+#undef PRECBENCH_SET1
+#undef PRECBENCH_LOAD
+#undef PRECBENCH_STORE
+#undef PRECBENCH_FMA
+#define PRECBENCH_TARGET [[gnu::target("avx512f")]]
+#define PRECBENCH_SET1(x) _mm512_set1_ps(x)
+#define PRECBENCH_LOAD(p) _mm512_loadu_ps(p)
+#define PRECBENCH_STORE(p, x) _mm512_storeu_ps(p, x)
+#define PRECBENCH_FMA(x, y, z) _mm512_fmadd_ps(x, y, z)
+namespace of_512 {
+using Vector = Vector512;
+constexpr int kRows = 8, kVectors = 2;
+#include "kernels/cpu/gemm_kernel.h"
+}  // namespace of_512
+#endif
+
+/// Defines gemm() with the kernels of a namespace.
+#define PRECBENCH_GEMM_VARIANT(name, of)                                                                   \
+  void name(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const Matrix& a, const Matrix& b, \
+            bool accumulate, float* c, std::int64_t c_stride) {                                            \
+    static constexpr auto kKernels = of::make_kernels<of::kRows, of::kVectors>(                            \
+        std::make_integer_sequence<int, of::kRows * of::kVectors>());                                      \
+    run<of::Vector>(kKernels, m, n, k, alpha, a, b, accumulate, c, c_stride);                              \
+  }
+PRECBENCH_GEMM_VARIANT(gemm_128, of_128)
+#ifdef __AVX__
+PRECBENCH_GEMM_VARIANT(gemm_256, of_256)
+#endif
+#ifdef PRECBENCH_GEMM_512
+PRECBENCH_GEMM_VARIANT(gemm_512, of_512)
 #endif
 
 }  // namespace

@@ -2,8 +2,8 @@
 //
 // Its results depend only on the numbers. Each element of C is one sum over k in an order determined by K
 // alone. So a row of C has the same bits whatever other rows and columns there are, however the GEMM is tiled
-// or shared between threads, and on every CPU that runs the same binary. A BLAS guarantees none of this: it
-// picks kernels by CPU and by shape, and their edges round differently.
+// or shared between threads, on every CPU that runs the binary, and by every compiler. A BLAS guarantees none of
+// this: it picks kernels by CPU and by shape, and their edges round differently.
 #pragma once
 
 #include <cstdint>

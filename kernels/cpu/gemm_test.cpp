@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/multiply.h"
 #include "kernels/device/compare_testing.h"
+#include "kernels/numerics/multiply_add.h"
 #include "kernels/numerics/recipe.h"
 
 using namespace precbench;
@@ -36,14 +37,6 @@ struct Operand {
     return {matrix.data + (matrix.transposed ? row : row * matrix.stride), matrix.stride, matrix.transposed};
   }
 };
-
-float multiply_add(float x, float y, float sum) {
-#ifdef __FMA__
-  return std::fma(x, y, sum);
-#else
-  return x * y + sum;
-#endif
-}
 
 /// Returns an element as the header defines it.
 float defined(const float* a, const float* b, std::int64_t k, float alpha, bool accumulate, float c) {

@@ -155,9 +155,10 @@ void CpuDevice::do_unpermute(const ops::Unpermute& op) {
       const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[slot];
       if (!op.dw.empty()) {
         const float* x = cpu::load(op.x, t * C, C, sum + 2 * C);
-        op.dw.as<float>()[slot] = cpu::lane_sum(C, [&](std::int64_t c) { return values[c] * x[c]; });
+        op.dw.as<float>()[slot] = cpu::lane_dot(C, values, x);
       }
-      for (std::int64_t c = 0; c < C; ++c) sum[c] = any ? sum[c] + weight * values[c] : weight * values[c];
+      for (std::int64_t c = 0; c < C; ++c)
+        sum[c] = any ? multiply_add(weight, values[c], sum[c]) : weight * values[c];
       any = true;
     }
     if (!any) std::fill_n(sum, C, 0.0f);

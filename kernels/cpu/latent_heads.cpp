@@ -16,8 +16,8 @@ void rotate(float* x, const float* table, std::int64_t n, bool interleaved, floa
     const float cos = table[2 * i], sin = sign * table[2 * i + 1];
     float &first = x[i * step], &second = x[i * step + partner];
     const float a = first, b = second;
-    first = a * cos - b * sin;
-    second = b * cos + a * sin;
+    first = multiply_add(a, cos, -(b * sin));
+    second = multiply_add(b, cos, a * sin);
   }
 }
 

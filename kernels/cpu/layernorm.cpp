@@ -17,7 +17,9 @@ void CpuDevice::do_add_layernorm(const ops::AddLayernorm& op) {
     const auto width = static_cast<float>(C);
     const float mean = cpu::lane_sum(C, [&](std::int64_t c) { return row[c]; }) / width;
     const float variance =
-        cpu::lane_sum(C, [&](std::int64_t c) { return (row[c] - mean) * (row[c] - mean); }) / width;
+        cpu::lane_accumulate(
+            C, [&](std::int64_t c, float sum) { return multiply_add(row[c] - mean, row[c] - mean, sum); }) /
+        width;
     op.mean.as<float>()[r] = mean;
     op.rstd.as<float>()[r] = 1.0f / std::sqrt(variance + op.eps);
   });
@@ -33,7 +35,7 @@ void CpuDevice::do_recompute_layernorm(const ops::RecomputeLayernorm& op) {
     const float* row = cpu::load(op.sum, r * C, C, buffer);
     const float mean = op.mean.as<float>()[r], scale = op.rstd.as<float>()[r];
     float* out = buffer + C;
-    for (std::int64_t c = 0; c < C; ++c) out[c] = (row[c] - mean) * scale * gain[c] + bias[c];
+    for (std::int64_t c = 0; c < C; ++c) out[c] = multiply_add((row[c] - mean) * scale, gain[c], bias[c]);
     cpu::store(op.h.value, r * C, C, out);
   });
   do_quantize({op.h});
@@ -53,16 +55,18 @@ void CpuDevice::do_layernorm_backward(const ops::LayernormBackward& op) {
       const float* grad = cpu::load(op.dh, r * C, C, buffer + C);
       const float mean = op.mean.as<float>()[r], scale = op.rstd.as<float>()[r];
       const auto width = static_cast<float>(C);
-      const float level = cpu::lane_sum(C, [&](std::int64_t c) { return grad[c] * gain[c]; }) / width;
-      const float along =
-          cpu::lane_sum(C, [&](std::int64_t c) { return grad[c] * gain[c] * (row[c] - mean); }) * scale /
-          width;
+      const float level = cpu::lane_dot(C, grad, gain.data()) / width;
+      const float along = cpu::lane_accumulate(C,
+                                               [&](std::int64_t c, float sum) {
+                                                 return multiply_add(grad[c] * gain[c], row[c] - mean, sum);
+                                               }) *
+                          scale / width;
       float* out = buffer + 2 * C;
       for (std::int64_t c = 0; c < C; ++c) {
         const float normed = (row[c] - mean) * scale;
-        dgain[c] += grad[c] * normed;
+        dgain[c] = multiply_add(grad[c], normed, dgain[c]);
         dbias[c] += grad[c];
-        out[c] = scale * (grad[c] * gain[c] - level - normed * along);
+        out[c] = scale * multiply_add(-normed, along, multiply_add(grad[c], gain[c], -level));
       }
       if (!op.dresidual.empty()) {
         const float* residual = cpu::load(op.dresidual, r * C, C, buffer + 3 * C);

@@ -19,10 +19,10 @@ void CpuDevice::do_lion(const ops::Lion& op) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
       const float g = g0[i] * clip;
-      const float direction = o.beta1 * m0[i] + (1.0f - o.beta1) * g;
+      const float direction = multiply_add(o.beta1, m0[i], (1.0f - o.beta1) * g);
       const float sign = static_cast<float>(direction > 0) - static_cast<float>(direction < 0);
-      mean[i] = o.beta2 * m0[i] + (1.0f - o.beta2) * g;
-      w[i] = w0[i] - step.lr * (sign + o.weight_decay * w0[i]);
+      mean[i] = multiply_add(o.beta2, m0[i], (1.0f - o.beta2) * g);
+      w[i] = multiply_add(-step.lr, multiply_add(o.weight_decay, w0[i], sign), w0[i]);
     }
     cpu::store(op.m, first, n, mean);
     cpu::store_weights(op.weights, op.master, first, n, w, o, step.seed);

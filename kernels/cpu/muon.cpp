@@ -14,9 +14,9 @@ void CpuDevice::do_momentum(const ops::Momentum& op) {
     const float* g0 = cpu::load(op.gradient, first, n, update + kChunk);
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      const float g = g0[i] * clip;
-      mean[i] = m0[i] + (1.0f - op.momentum) * (g - m0[i]);
-      update[i] = g + op.momentum * (mean[i] - g);
+      // The clipped gradient itself is never rounded.
+      mean[i] = multiply_add(1.0f - op.momentum, multiply_add(g0[i], clip, -m0[i]), m0[i]);
+      update[i] = multiply_add(g0[i], clip, op.momentum * multiply_add(-g0[i], clip, mean[i]));
     }
     cpu::store(op.m, first, n, mean);
     cpu::store(op.update, first, n, update);
@@ -36,7 +36,7 @@ void CpuDevice::do_combine(const ops::Combine& op) {
   cpu::for_update_chunks(threads_, op.dst.size(), 2, [&](std::int64_t first, std::int64_t n, float* buffer) {
     const float* x = cpu::load(op.x, first, n, buffer);
     const float* y = cpu::load(op.y, first, n, buffer + cpu::kUpdateChunk);
-    for (std::int64_t i = 0; i < n; ++i) buffer[i] = op.alpha * x[i] + op.beta * y[i];
+    for (std::int64_t i = 0; i < n; ++i) buffer[i] = multiply_add(op.alpha, x[i], op.beta * y[i]);
     cpu::store(op.dst, first, n, buffer);
   });
 }
@@ -49,7 +49,7 @@ void CpuDevice::do_descend(const ops::Descend& op) {
     const float* w0 = cpu::load(source, first, n, w);
     const float* update = cpu::load(op.update, first, n, w + cpu::kUpdateChunk);
     for (std::int64_t i = 0; i < n; ++i)
-      w[i] = w0[i] - step.lr * (op.factor * update[i] + o.weight_decay * w0[i]);
+      w[i] = multiply_add(-step.lr, multiply_add(op.factor, update[i], o.weight_decay * w0[i]), w0[i]);
     cpu::store_weights(op.weights, op.master, first, n, w, o, step.seed);
   });
 }

@@ -183,8 +183,9 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
     for (std::int64_t c = 0; c < cols; ++c) {
       const std::int64_t at = columns ? c * rows + r : r * cols + c;
       const float v = source[r * cols + c], q = quantized[at] * factor;
-      signal += static_cast<double>(v) * v;
-      noise += (static_cast<double>(v) - q) * (static_cast<double>(v) - q);
+      const double error = static_cast<double>(v) - q;
+      signal += static_cast<double>(v) * v;  // exact products
+      noise = multiply_add(error, error, noise);
       nonzero += v != 0;
       underflow += v != 0 && q == 0;
       // Saturated: the cast hit the format's end and lost more than rounding would. Exact with a power-of-two

@@ -14,8 +14,7 @@ void CpuDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   const std::int64_t C = op.x.cols;
   cpu::for_rows(threads_, op.x.rows, 2 * C, [&](std::int64_t r, float* buffer) {
     const float* row = cpu::norm_input(op, r, buffer);
-    const float mean =
-        cpu::lane_sum(C, [&](std::int64_t c) { return row[c] * row[c]; }) / static_cast<float>(C);
+    const float mean = cpu::lane_dot(C, row, row) / static_cast<float>(C);
     op.rstd.as<float>()[r] = 1.0f / std::sqrt(mean + op.eps);
   });
   do_recompute_rmsnorm({op.h, op.branch.empty() ? op.x : op.sum, op.rstd, op.weight, op.gain_offset});
@@ -46,13 +45,15 @@ void CpuDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
       const float* row = cpu::load(op.x, r * C, C, buffer);
       const float* grad = cpu::load(op.dh, r * C, C, buffer + C);
       const float scale = op.rstd.as<float>()[r];
-      const float mean = cpu::lane_sum(C, [&](std::int64_t c) { return grad[c] * gain[c] * row[c]; }) *
-                         scale / static_cast<float>(C);
+      const float mean =
+          cpu::lane_accumulate(
+              C, [&](std::int64_t c, float sum) { return multiply_add(grad[c] * gain[c], row[c], sum); }) *
+          scale / static_cast<float>(C);
       float* out = buffer + 2 * C;
       for (std::int64_t c = 0; c < C; ++c) {
         const float normed = row[c] * scale;
-        dgain[c] += grad[c] * normed;
-        out[c] = scale * (grad[c] * gain[c] - normed * mean);
+        dgain[c] = multiply_add(grad[c], normed, dgain[c]);
+        out[c] = scale * multiply_add(grad[c], gain[c], -(normed * mean));
       }
       if (!op.dresidual.empty()) {
         const float* residual = cpu::load(op.dresidual, r * C, C, buffer + 3 * C);

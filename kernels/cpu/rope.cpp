@@ -19,8 +19,8 @@ void rotate(float* head, const float* table, std::int64_t D, float sign) {
   for (std::int64_t i = 0; i < D / 2; ++i) {
     const float cos = table[2 * i], sin = sign * table[2 * i + 1];
     const float a = head[i], b = head[i + D / 2];
-    head[i] = a * cos - b * sin;
-    head[i + D / 2] = b * cos + a * sin;
+    head[i] = multiply_add(a, cos, -(b * sin));
+    head[i + D / 2] = multiply_add(b, cos, a * sin);
   }
 }
 
@@ -50,9 +50,7 @@ std::vector<PartNorm> norms_of(const RopeOptions& options) {
 }
 
 float rstd_of(const float* x, std::int64_t size, float eps) {
-  return 1.0f / std::sqrt(cpu::lane_sum(size, [&](std::int64_t i) { return x[i] * x[i]; }) /
-                              static_cast<float>(size) +
-                          eps);
+  return 1.0f / std::sqrt(cpu::lane_dot(size, x, x) / static_cast<float>(size) + eps);
 }
 
 }  // namespace
@@ -123,13 +121,15 @@ void CpuDevice::do_rope_backward(const ops::RopeBackward& op) {
           const float *x = before + first, *gain = norm.gains.data();
           float* dx = grad + first;
           const float scale = rstd_of(x, norm.size, op.options.norm_eps);
-          const float mean =
-              cpu::lane_sum(norm.size, [&](std::int64_t i) { return dx[i] * gain[i] * x[i]; }) * scale /
-              static_cast<float>(norm.size);
+          const float mean = cpu::lane_accumulate(norm.size,
+                                                  [&](std::int64_t i, float sum) {
+                                                    return multiply_add(dx[i] * gain[i], x[i], sum);
+                                                  }) *
+                             scale / static_cast<float>(norm.size);
           for (std::int64_t i = 0; i < norm.size; ++i) {
             const float normed = x[i] * scale;
-            dgain[i] += dx[i] * normed;
-            dx[i] = scale * (dx[i] * gain[i] - normed * mean);
+            dgain[i] = multiply_add(dx[i], normed, dgain[i]);
+            dx[i] = scale * multiply_add(dx[i], gain[i], -(normed * mean));
           }
         }
         dgain += norm.size;

@@ -101,8 +101,9 @@ void CpuDevice::do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op)
       if (op.limit > 0) {
         const ClampedGate<CpuMath> clamped{op.limit};
         if (!op.dw.empty())
-          op.dw.as<float>()[slot] =
-              cpu::lane_sum(F, [&](std::int64_t i) { return grad[i] * clamped(gate[i], up[i]).s; });
+          op.dw.as<float>()[slot] = cpu::lane_accumulate(F, [&](std::int64_t i, float sum) {
+            return multiply_add(grad[i], clamped(gate[i], up[i]).s, sum);
+          });
         for (std::int64_t i = 0; i < F; ++i) {
           const auto [value, by_gate, by_up] = clamped(gate[i], up[i]);
           const float weighted = grad[i] * weight;
@@ -112,14 +113,15 @@ void CpuDevice::do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op)
         }
       } else {
         if (!op.dw.empty())
-          op.dw.as<float>()[slot] =
-              cpu::lane_sum(F, [&](std::int64_t i) { return grad[i] * gate[i] * sigmoid(gate[i]) * up[i]; });
+          op.dw.as<float>()[slot] = cpu::lane_accumulate(F, [&](std::int64_t i, float sum) {
+            return multiply_add(grad[i] * gate[i] * sigmoid(gate[i]), up[i], sum);
+          });
 #pragma omp simd
         for (std::int64_t i = 0; i < F; ++i) {
           const float sigma = sigmoid(gate[i]), weighted = grad[i] * weight;
           again[i] = gate[i] * sigma * up[i] * weight;
           dup[i] = weighted * gate[i] * sigma;
-          dgate[i] = weighted * up[i] * sigma * (1.0f + gate[i] * (1.0f - sigma));
+          dgate[i] = weighted * up[i] * sigma * multiply_add(gate[i], 1.0f - sigma, 1.0f);
         }
       }
     }

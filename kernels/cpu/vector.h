@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/numerics/formats.h"
+#include "kernels/numerics/multiply_add.h"
 #include "kernels/numerics/tensor.h"
 
 namespace precbench::cpu {
@@ -43,18 +44,30 @@ void for_rows([[maybe_unused]] int threads, std::int64_t rows, std::int64_t buff
   }
 }
 
-/// Sums in sixteen interleaved lanes, added pairwise at the end: vectorizable, and in one fixed order.
-template <class Term>
-float lane_sum(std::int64_t n, Term&& term) {
+/// Sums in sixteen interleaved lanes, added pairwise at the end: vectorizable, and in one fixed order. Each lane begins at
+/// 0, and becomes add(i, lane) for the elements i that it sums.
+template <class Add>
+float lane_accumulate(std::int64_t n, Add&& add) {
   constexpr int kLanes = 16;
   float lanes[kLanes] = {};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
-  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += term(i);
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = add(i + lane, lanes[lane]);
+  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] = add(i, lanes[lane]);
   for (int width = kLanes / 2; width > 0; width /= 2)
     for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   return lanes[0];
+}
+
+/// Returns the sum of term(i) over n elements, in lanes.
+template <class Term>
+float lane_sum(std::int64_t n, Term&& term) {
+  return lane_accumulate(n, [&](std::int64_t i, float sum) { return sum + term(i); });
+}
+
+/// Returns the dot product of n elements by FMAs, in lanes.
+inline float lane_dot(std::int64_t n, const float* x, const float* y) {
+  return lane_accumulate(n, [&](std::int64_t i, float sum) { return multiply_add(x[i], y[i], sum); });
 }
 
 /// Returns true if none of n values is infinite or NaN.
@@ -71,14 +84,14 @@ inline float exp(float x) {
   // also replaces NaN, which has no int value
   const float clamped = x > -87.3f ? (x < 88.8f ? x : 88.8f) : -87.3f;
   const float n = std::nearbyint(clamped * 1.44269504f);
-  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float r = multiply_add(n, 2.12194440e-4f, multiply_add(n, -0.693359375f, clamped));
   float p = 1.3814540e-3f;
-  p = p * r + 8.3687451e-3f;
-  p = p * r + 4.1668391e-2f;
-  p = p * r + 1.6666521e-1f;
-  p = p * r + 4.9999994e-1f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
+  p = multiply_add(p, r, 8.3687451e-3f);
+  p = multiply_add(p, r, 4.1668391e-2f);
+  p = multiply_add(p, r, 1.6666521e-1f);
+  p = multiply_add(p, r, 4.9999994e-1f);
+  p = multiply_add(p, r, 1.0f);
+  p = multiply_add(p, r, 1.0f);
   const std::int32_t half = static_cast<std::int32_t>(n) >> 1;
   const std::int32_t rest = static_cast<std::int32_t>(n) - half;
   const float low = bits_to_float(static_cast<std::uint32_t>(half + 127) << 23);

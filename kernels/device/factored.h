@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/numerics/formats.h"
+#include "kernels/numerics/multiply_add.h"
 
 namespace precbench {
 
@@ -32,9 +32,11 @@ struct MatrixPart {
   PRECBENCH_HD constexpr std::int64_t at(std::int64_t row) const { return row * cols - first; }
 };
 
-/// Returns `average` moved towards `mean` by the weight `part` in [0, 1]; with part 1 the mean itself.
-PRECBENCH_HD constexpr float moved_average(float average, float mean, float part) {
-  return part < 0.5f ? average + part * (mean - average) : mean - (mean - average) * (1 - part);
+/// Returns `average` moved towards the mean, sum * factor, by the weight `part` in [0, 1]; with part 1 the mean itself.
+PRECBENCH_HD constexpr float moved_average(float average, float sum, float factor, float part) {
+  const float distance = multiply_add(sum, factor, -average);
+  return part < 0.5f ? multiply_add(part, distance, average)
+                     : multiply_add(sum, factor, -(distance * (1 - part)));
 }
 
 }  // namespace precbench

@@ -5,8 +5,28 @@
 
 #include "kernels/numerics/activation.h"
 #include "kernels/numerics/formats.h"
+#include "kernels/numerics/multiply_add.h"
 
 namespace precbench {
+
+// FP32 functions of C libraries differ in the last place: between glibc 2.36 and 2.41 tanhf, erfcf and log1pf do. On the
+// host FP64's result is rounded, which is the nearest float but for one in 2^28 values.
+
+PRECBENCH_HD inline float tanh_of(float x) {
+#ifdef __CUDA_ARCH__
+  return tanhf(x);
+#else
+  return static_cast<float>(std::tanh(static_cast<double>(x)));
+#endif
+}
+
+PRECBENCH_HD inline float erfc_of(float x) {
+#ifdef __CUDA_ARCH__
+  return erfcf(x);
+#else
+  return static_cast<float>(std::erfc(static_cast<double>(x)));
+#endif
+}
 
 // act(g) = g sigma(g). slope returns x act'(g), given sigma(g). `Math` has a device's sigmoid.
 
@@ -14,7 +34,7 @@ template <class Math>
 struct Silu {
   PRECBENCH_HD static float sigma(float g) { return Math::sigmoid(g); }
   PRECBENCH_HD static float slope(float x, float g, float sigma) {
-    return x * sigma * (1.0f + g * (1.0f - sigma));
+    return x * sigma * multiply_add(g, 1.0f - sigma, 1.0f);
   }
 };
 
@@ -24,20 +44,21 @@ struct GeluTanh {
   static constexpr float kSlope = 0.7978845608028654f;  // sqrt(2 / pi)
   static constexpr float kCube = 0.044715f;
   PRECBENCH_HD static float sigma(float g) {
-    return Math::sigmoid(2.0f * kSlope * g * (1.0f + kCube * g * g));
+    return Math::sigmoid(2.0f * kSlope * g * multiply_add(kCube * g, g, 1.0f));
   }
   PRECBENCH_HD static float slope(float x, float g, float sigma) {
-    const float inner = 2.0f * kSlope * (1.0f + 3.0f * kCube * g * g);  // derivative of sigmoid's argument
-    return x * sigma * (1.0f + g * (1.0f - sigma) * inner);
+    // derivative of sigmoid's argument
+    const float inner = 2.0f * kSlope * multiply_add(3.0f * kCube * g, g, 1.0f);
+    return x * sigma * multiply_add(g * (1.0f - sigma), inner, 1.0f);
   }
 };
 
 template <class Math>
 struct Gelu {
   static constexpr float kRootHalf = 0.70710678f, kDensity = 0.39894228f;  // 1 / sqrt(2), 1 / sqrt(2 pi)
-  PRECBENCH_HD static float sigma(float g) { return 0.5f * erfcf(-g * kRootHalf); }
+  PRECBENCH_HD static float sigma(float g) { return 0.5f * erfc_of(-g * kRootHalf); }
   PRECBENCH_HD static float slope(float x, float g, float sigma) {
-    return x * (sigma + g * kDensity * expf(-0.5f * g * g));
+    return x * multiply_add(g * kDensity, expf(-0.5f * g * g), sigma);
   }
 };
 
@@ -63,7 +84,7 @@ struct ClampedGate {
     const float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
     const float sigma = Math::sigmoid(kAlpha * g), glu = g * sigma;
     const bool held = gate >= limit, held_up = up >= limit || up <= -limit;
-    return {(u + 1.0f) * glu, held ? 0.0f : (u + 1.0f) * sigma * (1.0f + kAlpha * g * (1.0f - sigma)),
+    return {(u + 1.0f) * glu, held ? 0.0f : (u + 1.0f) * sigma * multiply_add(kAlpha * g, 1.0f - sigma, 1.0f),
             held_up ? 0.0f : glu};
   }
 };
@@ -84,11 +105,11 @@ void with_any_activation(Activation activation, Body&& body) {
 }
 
 /// Returns cap tanh(x / cap), or x if cap is 0.
-PRECBENCH_HD inline float soft_capped(float x, float cap) { return cap == 0 ? x : cap * tanhf(x / cap); }
+PRECBENCH_HD inline float soft_capped(float x, float cap) { return cap == 0 ? x : cap * tanh_of(x / cap); }
 /// Returns the derivative of soft_capped, from its value; cap is not 0.
 PRECBENCH_HD inline float soft_cap_slope(float capped, float cap) {
   const float ratio = capped / cap;
-  return 1.0f - ratio * ratio;
+  return multiply_add(-ratio, ratio, 1.0f);
 }
 
 }  // namespace precbench

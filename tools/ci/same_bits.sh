@@ -2,12 +2,17 @@
 # Checks that results of the CPU device do not depend on the machine (kernels/cpu/README.md). The numeric
 # tests must pass with 1, 2 and 4 threads. The sweep of the CPU baseline must give the same bits and pass its
 # check with 1, 2 and 4 threads, with every vector width of this CPU, and under the names of CPUs for which
-# OpenBLAS has kernels: the program links no BLAS that could choose among them.
+# OpenBLAS has kernels: the program links no BLAS that could choose among them. Its losses and gradient norms must be
+# those whose hash stands below, whatever compiler and system built the program.
 #
-#   tools/ci/same_bits.sh        after a build in build/; takes some minutes on two cores
+#   tools/ci/same_bits.sh [PRECBENCH...]     after a build in build/; takes some minutes on two cores
+#
+# PRECBENCH: more programs, as from builds by other compilers, which must give the same bits.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export OMP_WAIT_POLICY=passive
+# Hash of the losses and gradient norms of all cases (see below). An intended change of the numerics changes it.
+export SAME_BITS=fbf31876ef00a544
 
 if ldd build/precbench | grep -i blas; then
   echo "$0: the program is linked with a BLAS, whose rounding differs by CPU" >&2
@@ -23,9 +28,9 @@ widths=(128)
 grep -qw avx2 /proc/cpuinfo && widths+=(256)
 grep -qw avx512f /proc/cpuinfo && widths+=(512)
 
-# check NAME: runs and checks the baseline's sweep in this environment, and keeps it as out/same-bits/NAME.
+# check NAME [PRECBENCH]: runs and checks the baseline's sweep in this environment, and keeps it as out/same-bits/NAME.
 check() {
-  build/precbench sweep --config bench/sweeps/baseline-cpu.toml --fresh --quiet --out "out/same-bits/$1"
+  "${2:-build/precbench}" sweep --config bench/sweeps/baseline-cpu.toml --fresh --quiet --out "out/same-bits/$1"
   build/precbench check --baseline results/baseline/cpu-tiny.jsonl "out/same-bits/$1" --tokens-per-s off --loss 0.1% --numerics \
     > "out/same-bits/$1/check.txt" || { cat "out/same-bits/$1/check.txt"; exit 1; }
 }
@@ -43,9 +48,14 @@ cores=(Nehalem Sandybridge Haswell Zen SkylakeX)
   for core in "${cores[@]:1}"; do
     echo "OMP_NUM_THREADS=2 OPENBLAS_CORETYPE=$core check threads-2-$core"
   done
+  number=0
+  for program in "$@"; do
+    number=$((number + 1))
+    echo "check program-$number $(printf %q "$program")"
+  done
 } | tools/ci/at_once.sh
 python3 - <<'END'
-import json, pathlib, sys
+import hashlib, json, os, pathlib, platform, sys
 
 def numbers(folder):
     rows = map(json.loads, (folder / "records.jsonl").read_text().splitlines())
@@ -55,7 +65,12 @@ folders = sorted(pathlib.Path("out/same-bits").iterdir())
 first = numbers(folders[0])
 different = [folder.name for folder in folders if numbers(folder) != first]
 print(f"{len(first)} cases in {len(folders)} settings")
-sys.exit(f"other bits than {folders[0].name}: {', '.join(different)}" if different else 0)
+if different:
+    sys.exit(f"other bits than {folders[0].name}: {', '.join(different)}")
+losses = sorted([recipe, training["loss"], training["grad_norm"]] for recipe, training, _ in first)
+digest = hashlib.sha256(json.dumps(losses).encode()).hexdigest()[:16]
+if digest != os.environ["SAME_BITS"] and platform.machine() == "x86_64":
+    sys.exit(f"the losses are not those of other compilers and systems: hash {digest}, not {os.environ['SAME_BITS']}")
 END
 
 # All tests in one process, whose memory must not grow from test to test. tools/test.sh uses one

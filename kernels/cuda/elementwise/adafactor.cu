@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kElementThreads)
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (i >= count) return;
   const float clip = clip_factor(norm_squared, max_norm), part = scalars->bias_correction2;
-  average[i] = moved_average(average[i], sums[i] * __fdiv_rn(clip * clip, over), part);
+  average[i] = moved_average(average[i], sums[i], __fdiv_rn(clip * clip, over), part);
 }
 
 __global__ void __launch_bounds__(kElementThreads)
