@@ -140,6 +140,32 @@ class Data(unittest.TestCase):
         self.assertEqual((manifest["training"]["file"], manifest["vocab"]), ("large.u32", 66320))
         self.assertEqual(len(training), 4 * manifest["training"]["tokens"])
 
+    def test_what_a_tokenizers_file_carries_from_fine_tuning_changes_no_token(self):
+        expected = self.tokenize("whole", self.path / "texts")[1:]
+
+        def tokenized_with(carried, change):
+            tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer))
+            change(tokenizer)
+            tokenizer.save(str(self.path / "carries.json"))
+            done = run("tokenize_text.py", "--tokenizer", self.path / "carries.json", "--out", self.path / "carried",
+                       "--held-out", 0.2, self.path / "texts")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"switches on {carried}: not used", done.stderr)
+            return (self.path / "carried.u16").read_bytes(), (self.path / "carried.eval.u16").read_bytes()
+
+        def drop(tokenizer):
+            tokenizer.model.dropout = 0.9
+
+        def cut_and_fill(tokenizer):
+            tokenizer.enable_truncation(max_length=8, stride=2)
+            tokenizer.enable_padding(length=512, pad_id=1, pad_token="!")
+
+        self.assertEqual(tokenized_with("truncation", lambda t: t.enable_truncation(max_length=8)), expected)
+        self.assertEqual(tokenized_with("padding", lambda t: t.enable_padding(length=512, pad_id=1, pad_token="!")), expected)
+        self.assertEqual(tokenized_with("padding", lambda t: t.enable_padding(pad_id=1, pad_token="!")), expected)
+        self.assertEqual(tokenized_with("truncation and padding", cut_and_fill), expected)
+        self.assertEqual(tokenized_with("dropout", drop), expected)
+
     def test_sequences_can_begin_with_a_token(self):
         _, training, held_out = self.tokenize("plain", self.path / "texts")
         manifest, *documents = self.tokenize("begin", "--begin", SEPARATOR, "--seq", 48, self.path / "texts")
@@ -225,6 +251,17 @@ class Chats(unittest.TestCase):
         self.assertEqual(texts, [("<|user|>lock the page<|endoftext|><|assistant|>wait<|endoftext|><|user|>why<|endoftext|>"
                                   "<|assistant|>", "kernel frees<|endoftext|>"),
                                  ("<|user|>the page<|endoftext|><|assistant|>", "a lock<|endoftext|>")])
+
+    def test_truncation_and_padding_in_the_tokenizers_file_change_no_document(self):
+        rows = [{"prompt": f"page {i} of the kernel waits for a lock", "answer": "lock " * (1 + i % 10)} for i in range(20)]
+        self.assertEqual(self.convert(rows, "--held-out", 0).returncode, 0)
+        expected = self.read("chats.jsonl")
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.model / "tokenizer.json"))
+        tokenizer.enable_truncation(max_length=8)
+        tokenizer.enable_padding(length=64, pad_id=1, pad_token="!")
+        tokenizer.save(str(self.model / "tokenizer.json"))
+        self.assertEqual(self.convert(rows, "--held-out", 0).returncode, 0)
+        self.assertEqual(self.read("chats.jsonl"), expected)
 
     def test_documents_are_held_out_by_a_hash_and_long_ones_left_out(self):
         rows = [{"prompt": f"page {i}", "answer": "lock " * (i % 10)} for i in range(200)]

@@ -55,6 +55,20 @@ def parse_arguments():
     return arguments
 
 
+def without_losses(tokenizer):
+    """Returns the tokenizer without what its file may carry from an earlier use, which AutoTokenizer ignores too: truncation
+    would cut documents, padding would put tokens between them, and dropout would choose merges at random."""
+    carried = [name for name in ("truncation", "padding") if getattr(tokenizer, name) is not None]
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+        carried.append("dropout")
+    if carried:
+        print(f"the tokenizer's file switches on {' and '.join(carried)}: not used", file=sys.stderr)
+    return tokenizer
+
+
 def load_tokenizer(name):
     try:
         import tokenizers
@@ -65,10 +79,10 @@ def load_tokenizer(name):
         path = path / "tokenizer.json"
     try:
         if path.is_file():
-            return tokenizers.Tokenizer.from_file(str(path))
+            return without_losses(tokenizers.Tokenizer.from_file(str(path)))
         if path.suffix == ".json" or path.exists():
             fail(f"--tokenizer {path}: no such file")
-        return tokenizers.Tokenizer.from_pretrained(name)
+        return without_losses(tokenizers.Tokenizer.from_pretrained(name))
     except Exception as error:  # the library raises plain Exception
         fail(f"--tokenizer {name}: {error}")
 
