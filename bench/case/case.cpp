@@ -101,7 +101,8 @@ std::vector<Field> make_fields() {
   const auto always = Identity::always;
   const auto when_set = Identity::when_set, when_used = Identity::when_used;
   return {
-      text("model", kWork, "model: preset, its Hugging Face name, or JSON file", &Case::model, kAxis, always),
+      text("model", kWork, "model: preset, its Hugging Face name, JSON file, or folder with a config.json",
+           &Case::model, kAxis, always),
       number("layers", kWork, "", "transformer blocks kept, counted from the first", &Case::layers, kAxis, 0,
              "all", when_used),
       text("recipe", kWork,

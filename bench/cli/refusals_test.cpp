@@ -182,11 +182,11 @@ TEST_CASE("folder as an input file: refused with its name", "[cli]") {
   CHECK(refused("run --device cpu --init-from " + folder).find(folder) != std::string::npos);
 }
 
-TEST_CASE("sweep --model: a checkpoint folder is refused with its config.json", "[cli]") {
+TEST_CASE("sweep --model: a checkpoint folder stands for its config.json", "[cli]") {
   const TempDirectory directory;
   const std::string config = directory.write("mine/config.json", "{}");
-  CHECK(refused("sweep --device cpu --model " + (directory / "mine")) ==
-        "precbench: " + (directory / "mine") + ": a folder; the model is its file " + config);
+  CHECK(refused("sweep --device cpu --model " + (directory / "mine"))
+            .starts_with("precbench: " + config + ": "));
 }
 
 TEST_CASE("dry run: bad input is refused as by the sweep", "[cli]") {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bench/machine/machine_files_text.h"
+#include "kernels/base/description.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
 #include "kernels/base/untrusted_input.h"
@@ -306,7 +307,7 @@ nlohmann::json read_description(const std::string& path, const std::string& flag
     throw InvalidInput(fmt::format("{}: {}", flag, error.what()));
   }
   try {
-    return parse_description<nlohmann::json>(text);
+    return parse_strictly<nlohmann::json>(text);
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("{}: {}: {}", flag, path, error.what()));
   }

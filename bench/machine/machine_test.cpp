@@ -84,6 +84,9 @@ TEST_CASE("find_machine: says where a user's file is no JSON", "[machine]") {
   const TempDirectory folder;
   const std::string path = folder.write("mine.json", "{\"bf16_tflops\": 989,}");
   CHECK(refusal_of([&] { find_machine(path); }) == "--on: " + path + ": not valid JSON in line 1, column 21");
+  const std::string twice = folder.write("twice.json", R"({"levels": [{"gpus": 8, "gpus": 4}]})");
+  CHECK(refusal_of([&] { find_machine(twice); }) ==
+        "--on: " + twice + ": levels[0].gpus: given twice; remove one of the two");
   const std::string nested = folder.write("nested.json", std::string(150'000, '['));
   CHECK(contains(refusal_of([&] { find_machine(nested); }), "nested deeper than"));
   std::filesystem::create_directory(folder.path() / "folder.json");

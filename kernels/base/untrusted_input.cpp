@@ -54,8 +54,9 @@ std::string not_valid_json(std::string_view text, std::size_t byte) {
   const std::string_view read = text.substr(0, byte > 0 ? byte - 1 : 0);
   const std::size_t newline = read.rfind('\n');
   const std::size_t column = read.size() - (newline == read.npos ? 0 : newline + 1) + 1;
-  return fmt::format("not valid JSON in line {}, column {}", 1 + std::count(read.begin(), read.end(), '\n'),
-                     column);
+  const bool comment = read.size() < text.size() && (text[read.size()] == '/' || text[read.size()] == '#');
+  return fmt::format("not valid JSON in line {}, column {}{}", 1 + std::count(read.begin(), read.end(), '\n'),
+                     column, comment ? ": JSON has no comments" : "");
 }
 
 std::string with_quoted_constants(std::string_view text) {

@@ -15,6 +15,7 @@
 // recipe.schema.json describes the same for editors.
 #include <cctype>
 
+#include "kernels/base/description.h"
 #include "kernels/base/standard_input.h"
 #include "kernels/base/untrusted_input.h"
 #include "kernels/numerics/recipe_json_read.h"
@@ -166,7 +167,7 @@ void check_name(const std::string& name) {
 Recipe read_file(const std::string& path) {
   const std::string text = read_input(path, kDescriptionLimits.bytes, "--recipe");
   try {
-    return recipe_from_json(parse_description<json>(text));
+    return recipe_from_json(parse_strictly<json>(text));
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("{}: {}", name_of_input(path), error.what()));
   }

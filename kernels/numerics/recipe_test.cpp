@@ -133,6 +133,9 @@ TEST_CASE("find_recipe: unknown names and unreadable files give different errors
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
   std::ofstream(path) << "{\"name\": ";
   CHECK(refusal_of([&] { find_recipe(path); }) == path + ": not valid JSON in line 1, column 10");
+  std::ofstream(path) << R"({"name": "mine", "fprop": {"a": {"format": "e4m3", "format": "e5m2"}}})";
+  CHECK(refusal_of([&] { find_recipe(path); }) ==
+        path + ": fprop.a.format: given twice; remove one of the two");
   std::ofstream(path) << "\xEF\xBB\xBF{\"name\": NaN}";
   CHECK(refusal_of([&] { find_recipe(path); }) ==
         path + ": fprop: missing; a recipe has fprop, dgrad and wgrad");

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/description.h"
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
@@ -107,7 +108,7 @@ ModelConfig from_own_keys(const json& object) {
 json parse_file(const std::string& path) {
   const std::string text = read_input(path, kDescriptionLimits.bytes, "--model");
   try {
-    return parse_description<json>(text);
+    return parse_strictly<json>(text);
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("{}: {}", name_of_input(path), error.what()));
   }
@@ -311,31 +312,45 @@ std::string name_of_file(const std::string& file) {
   return folder.filename().string();
 }
 
-/// Returns the path of the folder's config.json, or of a snapshot's if the folder is a repository in a
-/// Hugging Face cache; empty if there is none.
-std::string config_in(const fs::path& folder) {
+/// Returns the paths of the folder's config.json, or of each snapshot's if the folder is a repository in a Hugging Face cache.
+std::vector<std::string> configs_in(const fs::path& folder) {
   std::error_code error;
-  if (const fs::path config = folder / "config.json"; fs::exists(config, error)) return config.string();
+  if (const fs::path config = folder / "config.json"; fs::exists(config, error)) return {config.string()};
+  std::vector<std::string> found;
   for (const fs::directory_entry& snapshot : fs::directory_iterator(folder / "snapshots", error))
     if (const fs::path config = snapshot.path() / "config.json"; fs::exists(config, error))
-      return config.string();
-  return {};
+      found.push_back(config.string());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+ModelConfig model_of_file(const std::string& path) {
+  const json object = parse_file(path);
+  try {
+    ModelConfig config = model_from_json(object);
+    if (config.name.empty()) config.name = name_of_file(path);
+    return config;
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("{}: {}", name_of_input(path), error.what()));
+  }
+}
+
+ModelConfig model_of_folder(const std::string& folder) {
+  const std::vector<std::string> configs = configs_in(folder);
+  if (configs.size() == 1) return model_of_file(configs.front());
+  throw InvalidInput(
+      configs.empty()
+          ? fmt::format("{}: a folder without a config.json; a model is a preset or a .json file", folder)
+          : fmt::format("{}: has several snapshots; give one of {}", folder, fmt::join(configs, ", ")));
 }
 
 [[noreturn]] void refuse_unknown(const std::string& name_or_path) {
   std::error_code error;
-  if (fs::is_directory(name_or_path, error)) {
-    const std::string config = config_in(name_or_path);
-    throw InvalidInput(
-        config.empty()
-            ? fmt::format("{}: a folder without a config.json; a model is a preset or a .json file",
-                          name_or_path)
-            : fmt::format("{}: a folder; the model is its file {}", name_or_path, config));
-  }
   if (fs::is_regular_file(name_or_path, error)) {
-    const std::string config = config_in(fs::path(name_or_path).parent_path());
-    throw InvalidInput(fmt::format("{}: the name of a model's file ends in .json{}", name_or_path,
-                                   config.empty() ? "" : fmt::format("; did you mean {}?", config)));
+    const std::vector<std::string> configs = configs_in(fs::path(name_or_path).parent_path());
+    throw InvalidInput(
+        fmt::format("{}: the name of a model's file ends in .json{}", name_or_path,
+                    configs.empty() ? "" : fmt::format("; did you mean {}?", configs.front())));
   }
   throw InvalidInput(unknown_model(name_or_path));
 }
@@ -343,19 +358,16 @@ std::string config_in(const fs::path& folder) {
 }  // namespace
 
 ModelConfig find_model(const std::string& name_or_path) {
-  if (name_or_path.ends_with(".json") || name_or_path == kStandardInput) {
-    const json object = parse_file(name_or_path);
-    try {
-      ModelConfig config = model_from_json(object);
-      if (config.name.empty()) config.name = name_of_file(name_or_path);
-      return config;
-    } catch (const InvalidInput& error) {
-      throw InvalidInput(fmt::format("{}: {}", name_of_input(name_or_path), error.what()));
-    }
-  }
+  if (name_or_path.ends_with(".json") || name_or_path == kStandardInput) return model_of_file(name_or_path);
+  // A bare word is a preset even if a folder has this name. A hub name is a folder if there is one, as in transformers.
+  std::error_code error;
+  const bool folder = fs::is_directory(name_or_path, error),
+             word = name_or_path.find('/') == std::string::npos;
+  if (folder && !word) return model_of_folder(name_or_path);
   const std::string name = preset_name(name_or_path);
   for (const ModelConfig& preset : model_presets())
     if (preset.name == name) return preset;
+  if (folder) return model_of_folder(name_or_path);
   refuse_unknown(name_or_path);
 }
 

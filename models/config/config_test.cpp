@@ -386,6 +386,8 @@ TEST_CASE("find_model: a file is named after its path and errors name the file",
   CHECK(find_model(folder.write("Qwen3-4B/config.json", kHuggingFace)).name == "Qwen3-4B");
   CHECK_THROWS_AS(find_model(folder.write("broken.json", "{\"layers\": 2")), InvalidInput);
   CHECK_THROWS_AS(find_model(folder / "no_such_model.json"), InvalidInput);
+  const std::string twice = folder.write("twice.json", R"({"layers": 2, "width": 64, "layers": 4})");
+  CHECK(refusal_of([&] { find_model(twice); }) == twice + ": layers: given twice; remove one of the two");
   const std::string odd = folder.write("odd.json", small_with("head_dim", 7).dump());
   CHECK(contains(refusal_of([&] { find_model(odd); }), "odd.json: head_dim: 7 is odd"));
 }

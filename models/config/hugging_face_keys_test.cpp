@@ -501,17 +501,30 @@ TEST_CASE("find_model: config.json is named after its cache repository or its fo
   CHECK(name_of("here/more/../config.json") == "here");
 }
 
-TEST_CASE("find_model: a folder is refused with the path of its config.json", "[models]") {
+TEST_CASE("config.json: a Llama 4 without experts is refused with the reason", "[models]") {
+  json guard = accepted("llama4_text");
+  guard["num_local_experts"] = 0;
+  guard["moe_layers"] = json::array();
+  CHECK(
+      refusal_of([&] { model_from_json(guard); }) ==
+      "num_local_experts: 0 is a Llama 4 without experts (Llama Guard 4), all of whose layers have intermediate_size_mlp, "
+      "which is not supported");
+}
+
+TEST_CASE("find_model: a folder with a config.json is a model", "[models]") {
   const TempDirectory folder;
   const auto refusal = [](const std::string& name) { return refusal_of([&] { find_model(name); }); };
   const std::string config = folder.write("mine/config.json", accepted("llama").dump());
-  CHECK(refusal(folder / "mine") == folder / "mine" + ": a folder; the model is its file " + config);
+  CHECK(find_model(folder / "mine") == find_model(config));
+  CHECK(find_model(folder / "mine/").name == "mine");
   const std::string weights = folder.write("mine/model.safetensors", "");
   CHECK(refusal(weights) ==
         weights + ": the name of a model's file ends in .json; did you mean " + config + "?");
-  const std::string cached = folder.write("models--a--b/snapshots/01/config.json", "{}");
+  const std::string cached = folder.write("models--a--b/snapshots/01/config.json", accepted("llama").dump());
+  CHECK(find_model(folder / "models--a--b").name == "b");
+  const std::string second = folder.write("models--a--b/snapshots/02/config.json", "{}");
   CHECK(refusal(folder / "models--a--b") ==
-        folder / "models--a--b" + ": a folder; the model is its file " + cached);
+        folder / "models--a--b" + ": has several snapshots; give one of " + cached + ", " + second);
   CHECK(refusal(folder / ".") ==
         folder / "." + ": a folder without a config.json; a model is a preset or a .json file");
 }

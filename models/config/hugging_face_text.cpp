@@ -157,6 +157,11 @@ TextConfig text_config_of(const json& file) {
   const auto found = std::find_if(std::begin(kTextModels), std::end(kTextModels),
                                   [&](const TextModel& known) { return known.model_type == model_type; });
   if (found != std::end(kTextModels)) {
+    if (!given(file, "text_config") && !given(file, "num_hidden_layers") && !given(file, "hidden_size"))
+      throw InvalidInput(fmt::format(
+          "model_type: \"{}\" has its language model in text_config, or in older files at the top level, and this file "
+          "in neither",
+          model_type));
     model_type = found->same_as;
     if (found->multimodal_rope) replace_rope(text.object);
   }
