@@ -130,8 +130,10 @@ constexpr std::int64_t kListedLength = 8192;
 
 std::string flops_note(const char* what) {
   return fmt::format(
-      "{} per token of a training step at sequence length {}, causal attention halved. torchtitan counts\n"
-      "attention in full and norm weights as linear weights.\n",
+      "{} per token of a training step at sequence length {}. Attention counts\n"
+      "the pairs that a causal mask and the windows leave, and no routers: \"causal\" in\n"
+      "records, Megatron-Bridge's convention but for its padded vocabulary. torchtitan\n"
+      "counts as many keys for each query as its window has, norms and routers.\n",
       what, kListedLength);
 }
 

@@ -1,6 +1,8 @@
 // Closed-form model FLOPs. See flops.h for the formula.
 #include "models/transformer/flops.h"
 
+#include <algorithm>
+
 #include "models/config/block.h"
 #include "models/transformer/state/lora.h"
 
@@ -40,11 +42,14 @@ FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConve
   // worth per head.
   const std::int64_t widths = config.q_width() + config.attention_width();
   const std::int64_t full_attention = kFlopsPerWeight * config.layers * seq * widths;
-  // In a window of w tokens the seq - w later queries miss (seq - w)^2 / 2 pairs more.
-  std::int64_t outside = 0;
-  for (std::int64_t layer = 0; layer < config.layers; ++layer)
-    if (const std::int64_t window = config.window(layer); window > 0 && window < seq)
+  // In a window of w tokens the seq - w later queries miss (seq - w)^2 / 2 pairs more. torchtitan counts w keys for each query.
+  std::int64_t outside = 0, windowed = 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::int64_t window = config.window(layer);
+    if (window > 0 && window < seq)
       outside += kFlopsPerWeight * (seq - window) * (seq - window) * widths / (2 * seq);
+    windowed += kFlopsPerWeight * (window > 0 ? std::min(window, seq) : seq) * widths;
+  }
   if (convention == FlopConvention::causal) {
     count.gemm = kFlopsPerWeight * active_matrix_parameters(config);
     count.attention = packed ? packed_attention(config, seq, *packed) : full_attention / 2 - outside;
@@ -53,7 +58,7 @@ FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConve
     const std::int64_t embeddings =
         (config.tied ? 1 : 2) * head_weights + config.learned_positions * config.width;
     count.gemm = kFlopsPerWeight * (active_parameter_count(config) - embeddings);
-    count.attention = full_attention;
+    count.attention = windowed;
   }
   if (lora_rank > 0) {
     count.gemm = count.gemm / kFlopsPerWeight * kFlopsPerFrozenWeight +

@@ -23,10 +23,13 @@
 
 namespace precbench {
 
-/// Convention of a FLOP count. A rate must name it: at s = 8192 the conventions differ by 12%.
+/// Convention of a FLOP count. A rate must name it: for Llama 3.1 8B at s = 8192 the conventions differ by 13%. Records have
+/// causal alone.
 enum class FlopConvention : std::uint8_t {
-  causal,      ///< the formula above, as in NVIDIA's published Llama numbers
-  torchtitan,  ///< full attention without masks or windows, and norm weights counted like linear weights
+  causal,  ///< the formula above, as in Megatron-Bridge, but for its padded vocabulary
+  /// Attention of a query to all min(s, w) tokens of its window, without a mask, and weights of norms and routers counted like
+  /// linear weights: torchtitan since August 2026 (pytorch/torchtitan#4300). Before, it ignored windows.
+  torchtitan,
 };
 const char* name_of(FlopConvention convention);
 

@@ -94,6 +94,23 @@ TEST_CASE("flops_per_token: torchtitan convention reproduces torchtitan's number
   CHECK(rounds_to(total("llama3-70b", 8192, FlopConvention::torchtitan), 4.8144e11, 1e7));
 }
 
+TEST_CASE("flops_per_token: torchtitan convention counts windows as torchtitan does", "[models]") {
+  // The numbers of pytorch/torchtitan#4300, before and after, whose difference is the attention beyond the windows.
+  struct Row {
+    const char* model;
+    std::int64_t before, after;
+  };
+  for (const Row& row : {Row{"gpt-oss-20b", 26'481'681'792, 24'141'260'160},
+                         Row{"gpt-oss-120b", 38'044'854'144, 34'534'221'696}}) {
+    CAPTURE(row.model);
+    ModelConfig model = find_model(row.model);
+    CHECK(flops_per_token(model, 4096, FlopConvention::torchtitan).total() == row.after);
+    model.sliding_window = 0;
+    model.block.local_layers = {};
+    CHECK(flops_per_token(model, 4096, FlopConvention::torchtitan).total() == row.before);
+  }
+}
+
 TEST_CASE("flops_per_token: torchtitan convention counts no embedding of positions", "[models]") {
   ModelConfig config = find_model("gpt2");
   const FlopCount count = flops_per_token(config, 128, FlopConvention::torchtitan);
@@ -121,7 +138,9 @@ TEST_CASE("flops_per_token: attention counts the pairs inside a layer's window",
   const std::int64_t T = 1000, w = 100, full = T * T / 2, local = w * T - w * w / 2;
   CHECK(flops_per_token(config, T).attention == 12 * 128 * (2 * full + 2 * local) / T);
   CHECK(flops_per_token(config, w).attention == 6 * 4 * w * 128);  // the window has no effect
-  CHECK(flops_per_token(config, T, FlopConvention::torchtitan).attention == 12 * 4 * T * 128);
+  // torchtitan counts every pair in a full layer, and w for each query in a local one.
+  CHECK(flops_per_token(config, T, FlopConvention::torchtitan).attention == 12 * 128 * (2 * T + 2 * w));
+  CHECK(flops_per_token(config, w, FlopConvention::torchtitan).attention == 12 * 128 * 4 * w);
 }
 
 TEST_CASE("flops_per_token: largest preset at a million tokens does not overflow", "[models]") {

@@ -7,6 +7,7 @@
 
 #include "results/record/printable.h"
 #include "results/record/schema.h"
+#include "tools/analysis/mfu.h"
 
 namespace precbench {
 namespace {
@@ -69,6 +70,16 @@ std::string load_text(const Row& row) {
   return value.is_null() ? "" : fmt::format("{:.2f}", value.get<double>());
 }
 
+Json mfu_fp8_value(const Row& row) {
+  const std::optional<double> value = mfu_fp8(row);
+  return value ? Json(*value) : Json();
+}
+
+std::string mfu_fp8_text(const Row& row) {
+  const std::optional<double> value = mfu_fp8(row);
+  return value ? fmt::format("{:.1f}%", *value * 100) : "";
+}
+
 Json status_value(const Row& row) { return name_of(row.status); }
 std::string status_text(const Row& row) { return name_of(row.status); }
 
@@ -107,6 +118,9 @@ const std::vector<Column>& report_columns() {
        "model FLOPs, nothing recomputed", number<&Row::tflops_per_gpu>, tflops_text},
       {Topic::speed, "mfu_bf16", false, "MFU bf16", "", false, "against the dense BF16 peak",
        number<&Row::mfu_bf16>, percent<&Row::mfu_bf16>},
+      {Topic::speed, "mfu_fp8", true, "MFU fp8", "", false,
+       "the same FLOPs against the dense FP8 peak, of recipes with FP8 GEMMs", mfu_fp8_value, mfu_fp8_text,
+       "", false, kDetailRank + 1},
       {Topic::speed, "sol", false, "SOL", "", false,
        "speed of light, each op at the peak of its own precision or at memory bandwidth, over "
        "the measured time",

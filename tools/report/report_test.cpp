@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
 #include "results/record/record_samples.h"
+#include "tools/analysis/mfu.h"
 #include "tools/report/report_cli.h"
 #include "tools/report/study_command.h"
 
@@ -86,6 +88,32 @@ TEST_CASE("report: terminal format of a GPU sweep", "[report]") {
                  "oom: rowwise: 20 GiB for activations; predicted peak 37.46 GiB, the GPU has 140.40 GiB"));
   CHECK(contains(text, "against oom, try: --recompute attention+ffn+norm or block"));
   CHECK(contains(text, "MFU bf16 of NVIDIA H200: 989 TFLOP/s (NVIDIA H200 data sheet, dense)"));
+}
+
+TEST_CASE("report: FP8 recipes have their share of the FP8 peak beside that of the BF16 peak", "[report]") {
+  const Record bf16 = samples::gpu_record("bf16", 250), fp8 = samples::gpu_record("blockwise", 200);
+  REQUIRE(fp8.metrics->peaks->fp8_tflops == 1979);
+  const auto cell = [&](const Record& record) {
+    const LocatedRecord located{record, {}};
+    Row row;
+    row.members = {&located};
+    row.mfu_bf16 = record.metrics->mfu_bf16;
+    return mfu_fp8(row);
+  };
+  CHECK_FALSE(cell(bf16));
+  CHECK(std::abs(*cell(fp8) * 1979 - *fp8.metrics->tflops_per_gpu) < 1e-6);
+  Record unknown = fp8;
+  unknown.metrics->peaks->fp8_tflops.reset();
+  CHECK_FALSE(cell(unknown));
+  unknown = fp8;
+  unknown.definition.reset();
+  CHECK_FALSE(cell(unknown));
+  const std::string csv = run_report({bf16, fp8}, "csv");
+  CHECK(contains(csv, ",mfu_fp8,"));
+  const std::string text = run_report({bf16, fp8}, "md");
+  CHECK(contains(line_with(text, "| recipe"), "MFU fp8"));
+  CHECK(contains(text, "MFU fp8 of NVIDIA H200: 1979 TFLOP/s (NVIDIA H200 data sheet, dense)"));
+  CHECK_FALSE(contains(run_report({bf16}, "md"), "MFU fp8"));
 }
 
 TEST_CASE("report: emulated recipes on the CPU device are marked", "[report]") {

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "tools/analysis/columns.h"
+#include "tools/analysis/mfu.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"
 #include "tools/text/figure_data.h"
@@ -124,6 +125,9 @@ std::vector<std::string> denominators(const MachineRecords& machine) {
     const DeviceRates& peaks = *record.metrics->peaks;
     if (record.metrics->mfu_bf16 && peaks.bf16_tflops)
       lines.add(fmt::format("MFU bf16 of {}: {:g} TFLOP/s ({})", machine.name, *peaks.bf16_tflops,
+                            peaks.source.value_or("source unknown")));
+    if (const auto peak = fp8_peak(record); peak && record.metrics->mfu_bf16)
+      lines.add(fmt::format("MFU fp8 of {}: {:g} TFLOP/s ({})", machine.name, *peak,
                             peaks.source.value_or("source unknown")));
     if (record.metrics->sol && peaks.bf16_tflops && peaks.fp8_tflops && peaks.memory_gb_per_s)
       lines.add(fmt::format("SOL of {}: {:g} TFLOP/s in BF16, {:g} in FP8,{} {:g} GB/s ({})", machine.name,
