@@ -428,6 +428,7 @@ int run(const RunCommand& command) {
                     "several",
                     nodes.source, nodes.index, nodes.count));
   check_outputs(plan);
+  tell_input_warnings(plan);
   check_peaks_variable();
   if (!command.out.empty()) const SweepFolder writable(command.out);
   // Not an error: the case may come from a grid in which other cases use the option.

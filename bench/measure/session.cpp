@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "bench/case/supported.h"
+#include "bench/case/trained_text.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
 #include "bench/machine/verification.h"
@@ -38,6 +39,7 @@
 #include "kernels/base/plural.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
+#include "models/data/data_doubts.h"
 #include "models/data/documents.h"
 
 namespace precbench {
@@ -176,7 +178,8 @@ void Session::run() {
   check_gpus();
   watch_.emplace(plan_, share_);
   builder_.warn(watch_->warnings());
-  data_ = open_data(data_options(case_, plan_.model));
+  data_ = open_training_data(case_, plan_.model);
+  builder_.warn(token_warnings(*data_, case_.data));
   if (data_->skipped() > 0)
     builder_.warn({fmt::format("not all of the data was read: {}", data_->describe())});
   if (is_documents(case_.data))
@@ -259,7 +262,9 @@ std::int64_t Session::set_state(Rank& rank) {
     probe_fidelity(rank, plan_, *data_, accounts_.reference, builder_, board_);
   }
   if (last_) return go_on(rank);
-  if (!case_.save_init.empty()) save_weights(case_.save_init, rank, Parameters::Kind::weights, plan_.model);
+  if (!case_.save_init.empty())
+    save_weights(case_.save_init, rank, Parameters::Kind::weights, plan_.model,
+                 tokens_of_saved(case_, plan_.data.kind));
   return begin;
 }
 
@@ -367,7 +372,8 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
   if (case_.save_final.empty()) return;
   if (board_) board_->note_work(rank.comm().rank(), "saving the last weights");
   try {
-    save_weights(case_.save_final, rank, Parameters::Kind::weights, plan_.model);
+    save_weights(case_.save_final, rank, Parameters::Kind::weights, plan_.model,
+                 tokens_of_saved(case_, plan_.data.kind));
   } catch (const InvalidInput& error) {  // rank 0's, which writes; the measurements are kept
     builder_.warn({lost_file_warning(fmt::format("--save-final: {}", error.what()))});
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "bench/case/trained_text.h"
 #include "bench/step/change_weights.h"
 #include "bench/step/route_flips.h"
 
@@ -230,7 +231,7 @@ namespace {
 class HeldOutBatches {
  public:
   explicit HeldOutBatches(const Plan& plan) : plan_(plan) {
-    if (!plan.fields.eval_data.empty()) data_ = open_data(held_out_options(plan.fields, plan.model));
+    if (!plan.fields.eval_data.empty()) data_ = open_held_out(plan.fields, plan.model);
   }
   explicit operator bool() const { return data_ != nullptr; }
 

@@ -8,9 +8,11 @@
 #include <unordered_set>
 #include <utility>
 
+#include "bench/case/trained_text.h"
 #include "bench/step/fidelity.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
+#include "models/data/data_doubts.h"
 #include "models/data/documents.h"
 #include "results/record/statistics.h"
 
@@ -62,7 +64,7 @@ Reading reading_of(const std::string& recipe, const std::vector<double>& losses)
 HeldOut::HeldOut(const Plan& plan) : plan_(plan), sequences_((plan.fields.eval_tokens - 1) / plan.T + 1) {
   const std::string& path = plan.fields.eval_data;
   try {
-    data_ = open_data(held_out_options(plan.fields, plan.model));
+    data_ = open_held_out(plan.fields, plan.model);
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("--eval-data: {}", error.what()));
   }
@@ -70,6 +72,8 @@ HeldOut::HeldOut(const Plan& plan) : plan_(plan), sequences_((plan.fields.eval_t
     throw InvalidInput(fmt::format("--eval-data: {}: holds {} of {} tokens, --eval-tokens {} needs {}", path,
                                    plural(whole, "sequence"), plan.T, plan.fields.eval_tokens, sequences_));
 }
+
+std::vector<std::string> HeldOut::warnings() const { return token_warnings(*data_, plan_.fields.eval_data); }
 
 std::vector<std::uint64_t> HeldOut::batch_of(Rank& rank, std::size_t first) const {
   const std::int64_t begin = plan_.parameters.parallel.batch_rank(rank.comm().rank()) * plan_.B;

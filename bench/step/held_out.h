@@ -32,6 +32,9 @@ class HeldOut {
   /// For a dry run: allocates and computes as a batch of read() does.
   static void account(Rank& rank, const Plan& plan);
 
+  /// Returns doubts about the text (data_doubts.h).
+  std::vector<std::string> warnings() const;
+
   /// Returns a warning if `steps` training steps have trained on this text or on passages of it.
   std::vector<std::string> overlap(const DataSource& training, std::size_t steps) const;
 

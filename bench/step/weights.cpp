@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <set>
 #include <string_view>
 
+#include "bench/case/trained_text.h"
 #include "bench/step/change_weights.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/checkpoint_files.h"
@@ -57,6 +59,60 @@ StoredTensor run_of(const StoredTensor& stored, std::int64_t first, std::int64_t
   return {stored.name, stored.dtype, {size}, stored.data + first * element, size * element};
 }
 
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+
+/// Returns true for buffers that follow from the model's shape and that older versions of transformers saved: frequencies of
+/// RoPE, causal masks and the value behind them.
+bool is_buffer(const StoredTensor& stored) {
+  const std::string_view name = stored.name;
+  return name.ends_with(".inv_freq") || name.ends_with(".masked_bias") || name.ends_with(".position_ids") ||
+         (stored.shape.size() == 4 && (name.ends_with(".attn.bias") || name.ends_with(".attention.bias")));
+}
+
+/// Returns true for the name of lm_head in any family's files.
+bool is_head(std::string_view name) {
+  for (const std::string_view head : {"lm_head.weight", "embed_out.weight", "output.weight"})
+    if (name == head || (name.ends_with(head) && name[name.size() - head.size() - 1] == '.')) return true;
+  return false;
+}
+
+/// Returns true if two tensors have the same values, which may be in different dtypes.
+bool equal_values(const StoredTensor& a, const StoredTensor& b) {
+  if (a.shape != b.shape) return false;
+  if (a.dtype == b.dtype) return std::memcmp(a.data, b.data, static_cast<std::size_t>(a.bytes)) == 0;
+  const auto is_plain = [](const StoredTensor& t) {
+    return t.dtype == "F32" || t.dtype == "BF16" || t.dtype == "F16";
+  };
+  if (!is_plain(a) || !is_plain(b)) return false;
+  constexpr std::int64_t kRun = 1 << 16;
+  std::vector<float> ours(kRun), theirs(kRun);
+  for (std::int64_t first = 0; first < a.size(); first += kRun) {
+    const std::int64_t size = std::min(kRun, a.size() - first);
+    copy_to_f32(ours.data(), run_of(a, first, size));
+    copy_to_f32(theirs.data(), run_of(b, first, size));
+    if (!std::equal(ours.begin(), ours.begin() + size, theirs.begin())) return false;
+  }
+  return true;
+}
+
+/// Throws for the files of peft, whose names have a prefix and whose matrices may be adapters.
+void refuse_adapters(const std::string& path, const SafetensorsFile& file) {
+  constexpr std::string_view kPrefix = "base_model.model.";
+  const auto begins = [&](const StoredTensor& stored) { return stored.name.starts_with(kPrefix); };
+  const auto is_adapter = [](const StoredTensor& stored) {
+    return stored.name.find(".lora_") != std::string::npos;
+  };
+  const std::vector<StoredTensor>& tensors = file.tensors();
+  if (tensors.empty() || !std::all_of(tensors.begin(), tensors.end(), begins)) return;
+  throw InvalidInput(fmt::format(
+      "{}: {} (its tensors begin with {}): merge it into its base model with peft (merge_and_unload), save that with "
+      "save_pretrained, and give its folder",
+      path,
+      std::any_of(tensors.begin(), tensors.end(), is_adapter) ? "LoRA adapters, not a whole model"
+                                                              : "a model inside peft's wrapper",
+      kPrefix));
+}
+
 /// Throws if the weights have a file of scales beside them, without which they would be misread.
 void refuse_scaled(const std::string& path) {
   std::filesystem::path scales(path);
@@ -94,7 +150,9 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
     : file_(path),
       form_(model, has_fused_tensors(file_) ? StoredTensors::by_model : StoredTensors::separate) {
   refuse_scaled(path);
+  refuse_adapters(path, file_);
   std::set<std::string> used;
+  const StoredTensor* embedding = nullptr;
   const Layout layout(model, 1);
   std::vector<Parameter> wanted = layout.buffers();
   for (const Unit& unit : layout.units())
@@ -116,6 +174,7 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
       continue;
     }
     const StoredTensor& stored = file_.at(part.name);
+    if (p.name == kEmbedding) embedding = &stored;
     if (stored.shape != part.shape)
       throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} expects [{}]", path, part.name,
                                      fmt::join(stored.shape, ", "), model.name, fmt::join(part.shape, ", ")));
@@ -130,11 +189,23 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
     }
   }
   std::vector<std::string> unused;
-  for (const StoredTensor& stored : file_.tensors())
-    if (!used.count(stored.name) && !is_activation_scale(stored.name)) unused.push_back(stored.name);
-  if (!unused.empty())
-    warnings_.push_back(fmt::format("{} tensors of {} are not part of the model and were left out, {} first",
-                                    unused.size(), path, unused.front()));
+  for (const StoredTensor& stored : file_.tensors()) {
+    if (used.count(stored.name) || is_buffer(stored) || is_activation_scale(stored.name)) continue;
+    if (!model.tied || !embedding || !is_head(stored.name)) {
+      unused.push_back(stored.name);
+    } else if (!equal_values(stored, *embedding)) {
+      warnings_.push_back(fmt::format(
+          "--init-from: {}: {} differs from {}, which the model uses as its head too (tied); it was left out",
+          path, stored.name, embedding->name));
+    }
+  }
+  if (unused.size() == 1)
+    warnings_.push_back(fmt::format(
+        "--init-from: 1 tensor of {} is not part of the model and was left out: {}", path, unused.front()));
+  if (unused.size() > 1)
+    warnings_.push_back(
+        fmt::format("--init-from: {} tensors of {} are not part of the model and were left out, {} first",
+                    unused.size(), path, unused.front()));
 }
 
 void InitialWeights::load_into(Parameters& parameters) const {
@@ -171,7 +242,8 @@ void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, co
   change_weights(rank.parameters(), plan.model, plan.init);
 }
 
-void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model) {
+void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model,
+                  const std::string& tokens) {
   const bool writes = rank.comm().rank() == 0;
   const StoredForm form(model, StoredTensors::by_model);
   std::map<std::string, std::vector<float>> values;  // by name of the tensor
@@ -192,6 +264,7 @@ void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, co
       model_to_json(model).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   if (!writes) return;
   std::map<std::string, std::string> metadata = {{"model", text}};
+  if (!tokens.empty()) metadata[kTokensKey] = tokens;
   if (const LoraOptions& lora = rank.parameters().options().lora) {
     const nlohmann::json adapters = adapter_config(model, lora);
     metadata["lora"] = adapters.dump();

@@ -16,8 +16,9 @@ namespace precbench {
 /// Standard deviation of freshly initialised matrices.
 inline constexpr auto kInitialDeviation = static_cast<float>(kInitializerRange);
 
-/// Weights from a file to start with. Every parameter of the model must be there with its shape; tensors that
-/// the model does not use (a tied lm_head) cause a warning. A file with the experts of a layer in one tensor
+/// Weights from a file to start with. Every parameter of the model must be there with its shape. Trained tensors that the
+/// model does not use cause a warning: "--init-from: ...". No warning: the head of a tied model if it equals the embedding,
+/// and buffers that follow from the model's shape (RoPE frequencies, causal masks). A file with the experts of a layer in one tensor
 /// is read as Hugging Face's Llama 4 layout, which also orders the rows of queries and keys differently. Of a
 /// multimodal model's file the language model is read.
 class InitialWeights {
@@ -42,7 +43,8 @@ void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, co
 
 /// Writes weights (from the master, if there is one) or gradients in FP32, in Hugging Face's layout. Of a frozen model
 /// these are the adapters, in peft's; beside adapter_model.safetensors also adapter_config.json. A collective: every
-/// rank calls it, rank 0 writes.
-void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model);
+/// rank calls it, rank 0 writes. `tokens`: meaning of the token ids (tokens_of_saved()), for the metadata; empty: left out.
+void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model,
+                  const std::string& tokens = "");
 
 }  // namespace precbench

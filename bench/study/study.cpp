@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "bench/case/supported.h"
+#include "bench/case/trained_text.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/config_file.h"
 #include "bench/cli/recipe_sets.h"
@@ -228,7 +229,7 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
 /// Returns a warning if a trunk reads its text several times, because verdicts would then concern
 /// memorization; else null.
 std::optional<std::string> repeated_text_warning(const Plan& trunk) {
-  const auto text = open_data(data_options(trunk.fields, trunk.model));
+  const auto text = open_training_data(trunk.fields, trunk.model);
   const std::int64_t read = trunk.fields.steps * trunk.tokens_per_step() / trunk.T,
                      there = text->sequences(trunk.T);
   if (read <= there) return std::nullopt;
@@ -306,6 +307,13 @@ std::optional<std::string> too_few_trunks_warning(const StudySettings& settings)
   if (settings.trunks >= kFewestTrunks || settings.sensitivity_only) return std::nullopt;
   return fmt::format("{}: every verdict will be inconclusive; a verdict needs at least {}",
                      plural(settings.trunks, "trunk"), kFewestTrunks);
+}
+
+/// Returns a warning if the trunks train adapters beside a model that nobody has trained; else null.
+std::optional<std::string> random_frozen_model_warning(const Plan& trunk) {
+  if (!trunk.parameters.lora || !trunk.fields.init_from.empty()) return std::nullopt;
+  return "--lora without --init-from: the frozen model is random, so the verdicts do not hold for the fine-tuning of a "
+         "trained one; --init-from gives its weights";
 }
 
 void check_data(const StudySettings& settings) {
@@ -388,6 +396,7 @@ int study(const StudyCommand& command) {
   check_inputs(trunks);
   if (const auto warning = repeated_text_warning(trunks.front())) tell("precbench: " + *warning);
   if (const auto warning = too_few_trunks_warning(settings)) tell("precbench: " + *warning);
+  if (const auto warning = random_frozen_model_warning(trunks.front())) tell("precbench: " + *warning);
   if (command.dry_run)
     check_out(out);
   else

@@ -14,18 +14,25 @@
 #include <tuple>
 #include <utility>
 
+#include "bench/case/trained_text.h"
 #include "bench/step/checkpoint.h"
+#include "bench/step/checkpoint_files.h"
 #include "bench/step/held_out.h"
 #include "bench/step/weights.h"
+#include "bench/sweep/told_at_once.h"
 #include "bench/sweep/try_make.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/normal_path.h"
+#include "kernels/base/untrusted_input.h"
+#include "models/data/data_doubts.h"
 #include "models/data/documents.h"
+#include "results/record/record_line.h"
 
 namespace precbench {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 [[noreturn]] void cannot_make(const std::string& flag, const fs::path& folder, const std::string& why) {
   throw InvalidInput(fmt::format("{}: cannot make the folder {}: {}", flag, folder.string(), why));
@@ -88,9 +95,57 @@ void check_distinct(const Case& c) {
   }
 }
 
+/// Numbers of steps of the cases with checkpoints in a folder, by id.
+using StepsOfCases = std::map<std::string, std::int64_t>;
+
+StepsOfCases steps_of_cases(const std::string& folder) {
+  StepsOfCases found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const auto checkpoints = checkpoints_in(entry->path().string());
+    if (checkpoints.empty()) continue;
+    try {
+      const std::string state = (fs::path(checkpoints.rbegin()->second) / kStateFile).string();
+      const auto json = parse_untrusted<Json>(read_regular_file(state, kRecordLimits.bytes), kRecordLimits);
+      const Json steps = json.value(Json::json_pointer("/case/steps"), Json()), id = json.value("id", Json());
+      if (steps.is_number_integer() && id.is_string()) found[id.get<std::string>()] = steps.get<std::int64_t>();
+    } catch (const InvalidInput&) {  // a damaged one is nobody's
+    }
+  }
+  return found;
+}
+
+/// Prints that a case starts anew beside the checkpoints of the same work with another number of steps, from which a user
+/// who has raised --steps may expect it to go on.
+void tell_other_steps(const std::vector<Plan>& cases) {
+  std::set<std::string> ids;
+  for (const Plan& plan : cases) ids.insert(plan.id);
+  std::map<std::string, StepsOfCases> folders;  // by --checkpoint-dir
+  for (const Plan& plan : cases) {
+    const std::string& folder = plan.fields.checkpoint_dir;
+    if (!writes_checkpoints(plan.fields) || folder.empty() ||
+        !checkpoints_in(checkpoint_folder(plan)).empty())
+      continue;
+    const auto [others, added] = folders.try_emplace(folder);
+    if (added) others->second = steps_of_cases(folder);
+    for (const auto& [id, steps] : others->second) {
+      if (ids.count(id) || steps == plan.fields.steps) continue;
+      Case same = plan.fields;
+      same.steps = steps;
+      if (resolve(same, Refusals::kept).id != id) continue;
+      const std::string last = checkpoints_in((fs::path(folder) / id).string()).rbegin()->second;
+      tell_once(fmt::format(
+          "--steps {}: starts anew, though {} has the same case with --steps {}: the number of steps is part of a "
+          "case; --fork-from continues from a checkpoint as a case of its own",
+          plan.fields.steps, last, steps));
+    }
+  }
+}
+
 /// Opens the checkpoints that cases fork from or would resume from. Each trunk is opened once for all its
 /// forks.
 void check_checkpoints(const std::vector<Plan>& cases) {
+  tell_other_steps(cases);
   std::map<std::string, Checkpoint> trunks;
   for (const Plan& plan : cases) {
     if (const std::string& path = plan.fields.fork_from; !path.empty())
@@ -98,6 +153,10 @@ void check_checkpoints(const std::vector<Plan>& cases) {
     std::vector<std::string> passed_over;
     last_checkpoint(plan, passed_over);
   }
+}
+
+void tell_each(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) tell_once(warning);
 }
 
 using NamedFile = std::pair<std::string, fs::path>;  ///< flag, path
@@ -127,9 +186,9 @@ void check_outputs(const Plan& plan) {
 }
 
 void check_inputs(const std::vector<Plan>& cases) {
-  std::map<std::tuple<std::string, std::string, std::int64_t, std::int64_t>, DataOptions>
-      corpora;  // by path, glob, vocabulary size, and of documents the sequence length
-  std::set<std::tuple<std::string, std::string, std::int64_t, std::int64_t, std::int64_t>>
+  std::map<std::tuple<std::string, std::string, std::string, std::int64_t, std::int64_t>, const Plan*>
+      corpora;  // by path, glob, refusal of text, vocabulary size, and of documents the sequence length; the longest
+  std::set<std::tuple<std::string, std::string, std::string, std::int64_t, std::int64_t, std::int64_t>>
       held_out;  // by the same, sequence length, and tokens
   std::set<std::pair<std::string, std::string>> checkpoints;
   for (const Plan& plan : cases) {
@@ -138,21 +197,36 @@ void check_inputs(const std::vector<Plan>& cases) {
     const DataOptions options = data_options(c, plan.model);
     // The longest document must fit into the shortest sequence, the longest sequence of text into the text.
     const std::int64_t T = is_documents(options.path) ? options.T : 0;
-    DataOptions& longest =
-        corpora.try_emplace({options.path, options.glob, options.vocab, T}, options).first->second;
-    longest.T = std::max(longest.T, options.T);
+    const std::string refusal = text_refusal(c, plan.model, "--data", options.path);
+    const Plan*& longest =
+        corpora.try_emplace({options.path, options.glob, refusal, options.vocab, T}, &plan).first->second;
+    if (plan.T > longest->T) longest = &plan;
     if (c.eval_data.empty() && c.eval_every > 0)
       throw InvalidInput("--eval-every: needs held-out text: add --eval-data FILE");
     if (!c.eval_data.empty() &&
-        held_out.emplace(c.eval_data, c.glob, options.vocab, c.seq, c.eval_tokens).second)
-      HeldOut checked(plan);
+        held_out
+            .emplace(c.eval_data, c.glob, text_refusal(c, plan.model, "--eval-data", c.eval_data), options.vocab,
+                     c.seq, c.eval_tokens)
+            .second)
+      tell_each(HeldOut(plan).warnings());
     if (c.init_from.empty() || !checkpoints.emplace(c.init_from, c.model).second) continue;
     if (access(c.init_from.c_str(), R_OK) != 0)
       throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));
-    const InitialWeights complete(c.init_from, plan.model);
+    tell_each(InitialWeights(c.init_from, plan.model).warnings());
   }
-  for (const auto& [key, options] : corpora) open_data(options);
+  for (const auto& [key, plan] : corpora)
+    tell_each(token_warnings(*open_training_data(plan->fields, plan->model), plan->fields.data));
   check_checkpoints(cases);
+}
+
+void tell_input_warnings(const Plan& plan) {
+  const Case& c = plan.fields;
+  if (!c.init_from.empty()) tell_each(InitialWeights(c.init_from, plan.model).warnings());
+  // Opening other data reads all of it, and has no warnings of its own.
+  constexpr std::int64_t kUint16Values = 1 << 16;
+  if (plan.data.kind == "u16" && plan.model.vocab > kUint16Values)
+    tell_each(token_warnings(*open_training_data(c, plan.model), c.data));
+  tell_other_steps({plan});
 }
 
 void check_files(const std::vector<Plan>& cases) {

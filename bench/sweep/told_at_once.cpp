@@ -11,18 +11,34 @@
 
 namespace precbench {
 
-std::vector<std::string> told_at_once(const Record& record) {
+namespace {
+
+/// Returns true the first time that it is called with a text.
+bool is_fresh(const std::string& text) {
   static std::mutex mutex;
   static std::set<std::string> told;
   const std::lock_guard lock(mutex);
+  return told.insert(text).second;
+}
+
+}  // namespace
+
+std::vector<std::string> told_at_once(const Record& record) {
   std::vector<std::string> fresh = lost_files(record);
+  for (const std::string& warning : record.warnings)
+    for (const char* kind : {"--init-from: ", "uint16 tokens: "})  // each file has its own
+      if (warning.starts_with(kind) && is_fresh(warning)) fresh.push_back(warning);
   for (const std::string& warning : record.warnings)
     for (const char* kind :
          {"--eval-data: ", "the checkpoint ", "driver: ", "--graph early: ", "peaks: ", "--data: ", "not recorded: ",
           "contradicts itself: ", "step times are noisy: ", "the median step is not typical: ",
           "a single step was far from the others: ", "killed: "})
-      if (warning.starts_with(kind) && told.insert(kind).second) fresh.push_back(warning);
+      if (warning.starts_with(kind) && is_fresh(kind)) fresh.push_back(warning);
   return fresh;
+}
+
+void tell_once(const std::string& warning) {
+  if (is_fresh(warning)) tell("precbench: " + warning);
 }
 
 std::vector<std::string> model_warnings(const std::vector<Plan>& grid) {

@@ -26,6 +26,20 @@ TEST_CASE("told_at_once: returns warnings that affect the whole sweep and each k
   CHECK(told_at_once(record).empty());
 }
 
+TEST_CASE("told_at_once: each input file has its own warning, unless it was printed before",
+          "[told_at_once]") {
+  using Lines = std::vector<std::string>;
+  const std::string one = "--init-from: 1 tensor of a is not part of the model and was left out: b",
+                    other = "--init-from: 1 tensor of c is not part of the model and was left out: d",
+                    narrow =
+                        "uint16 tokens: the vocabulary has 151936 tokens, and e cannot hold ids above 65535";
+  Record record;
+  record.warnings = {one, other, narrow};
+  tell_once(other);
+  CHECK(told_at_once(record) == Lines{one, narrow});
+  CHECK(told_at_once(record).empty());
+}
+
 TEST_CASE("model_warnings: warnings of a model are returned once for all its cases", "[told_at_once]") {
   const TempDirectory folder;
   const std::string small =

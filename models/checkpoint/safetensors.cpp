@@ -13,8 +13,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
+#include "kernels/base/description.h"
 #include "kernels/base/errors.h"
 #include "models/checkpoint/safetensors_format.h"
 
@@ -35,12 +37,15 @@ constexpr std::int64_t kLengthBytes = 8;
 json parse_object(const std::string& path, const std::byte* data, std::int64_t bytes, const char* what) {
   const char* text = reinterpret_cast<const char*>(data);
   json parsed;
+  if (const auto instead = stands_for_file({text, static_cast<std::size_t>(bytes)})) refuse(path, *instead);
   try {
     parsed = json::parse(text, text + bytes);
   } catch (const json::exception&) {  // its message may quote the file, over several lines
     refuse(path, fmt::format("{} is not valid JSON", what));
   }
   if (!parsed.is_object()) refuse(path, fmt::format("{} is not a JSON object", what));
+  if (const auto key = duplicate_key({text, static_cast<std::size_t>(bytes)}))
+    refuse(path, fmt::format("{} has {} twice", what, visible(*key)));
   return parsed;
 }
 
@@ -88,6 +93,40 @@ HeaderTensor read_tensor(const std::string& path, const std::string& name, const
   return {{name, dtype_name, *shape, nullptr, *bytes}, begin, end};
 }
 
+/// Returns what a folder without safetensors has instead, and what makes safetensors of it: "; ..."; empty for nothing known.
+std::string hint_for_folder(const std::string& folder) {
+  namespace fs = std::filesystem;
+  const auto has = [&](const char* name) {
+    std::error_code unused;
+    return fs::exists(fs::path(folder) / name, unused);
+  };
+  if (has("pytorch_model.bin") || has("pytorch_model.bin.index.json"))
+    return "; it has pytorch_model.bin, which tools/trained/pytorch_checkpoint.py FOLDER --out NEW converts";
+  if (has("adapter_model.safetensors"))
+    return "; it has LoRA adapters alone: merge them into their base model with peft (merge_and_unload)";
+  std::error_code unused;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, unused)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".gguf"))
+      return fmt::format("; it has {}, which tools/trained/gguf_checkpoint.py converts", visible(name));
+    if (name.ends_with(".safetensors"))
+      return fmt::format("; give its file {}, or an index if there are more", visible(name));
+  }
+  return "";
+}
+
+/// Returns what a file without a valid header length is, and the remedy; null if unknown.
+std::optional<std::string> other_format(const MappedFile& file) {
+  constexpr std::int64_t kStart = 1024;
+  const std::string_view start(reinterpret_cast<const char*>(file.data()),
+                               static_cast<std::size_t>(std::min(file.size(), kStart)));
+  if (start.starts_with("PK\x03\x04") || start.starts_with("\x80\x02"))
+    return "a PyTorch file, not safetensors: tools/trained/pytorch_checkpoint.py FOLDER --out NEW converts its folder";
+  if (start.starts_with("GGUF"))
+    return "a GGUF file, not safetensors: tools/trained/gguf_checkpoint.py converts it";
+  return stands_for_file(start);
+}
+
 }  // namespace
 
 std::int64_t StoredTensor::size() const {
@@ -107,7 +146,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     } else if (fs::exists(single, unused)) {
       add_file(single.string());
     } else {
-      refuse(path, "has neither model.safetensors.index.json nor model.safetensors");
+      refuse(path, "has neither model.safetensors.index.json nor model.safetensors" + hint_for_folder(path));
     }
   } else if (fs::path(path).extension() == ".json") {
     add_index(path);
@@ -124,6 +163,7 @@ void SafetensorsFile::add_file(const std::string& path) {
   std::uint64_t stated = 0;
   std::memcpy(&stated, file.data(), sizeof stated);
   if (stated > static_cast<std::uint64_t>(std::min(file.size() - kLengthBytes, kMaxSafetensorsHeader))) {
+    if (const auto what = other_format(file)) refuse(path, *what);
     refuse(path, fmt::format("not a safetensors file, or truncated: a header of {} bytes in a file of {}",
                              stated, file.size()));
   }

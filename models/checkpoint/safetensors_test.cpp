@@ -168,10 +168,31 @@ TEST_CASE("SafetensorsFile: reads shards by index or directory and refuses bad i
   CHECK(contains(refused_index(R"({"hidden_size": 4})"), "has no weight_map"));
   CHECK(contains(refused_index("[]"), "is not a JSON object"));
   CHECK(contains(refused_index(""), "the index is not valid JSON"));
+  CHECK(
+      contains(refused_index("version https://git-lfs.github.com/spec/v1\n"), "bad.json: a Git LFS pointer"));
+  CHECK(contains(refused_index(R"({"weight_map": {"a": "one.safetensors", "a": "two.safetensors"}})"),
+                 "the index has weight_map.a twice"));
 
   std::filesystem::create_directory(directory / "single");
   CHECK(contains(refusal(directory / "single"),
                  "has neither model.safetensors.index.json nor model.safetensors"));
+  const auto refused_folder = [&](const std::string& file) {
+    const std::string folder = directory / ("with " + file);
+    std::filesystem::create_directory(folder);
+    directory.write("with " + file + "/" + file, "");
+    const std::string text = refusal(folder),
+                      start = folder + ": has neither model.safetensors.index.json nor model.safetensors";
+    CHECK(text.starts_with(start));
+    return text.substr(std::min(text.size(), start.size()));
+  };
+  CHECK(refused_folder("pytorch_model.bin") ==
+        "; it has pytorch_model.bin, which tools/trained/pytorch_checkpoint.py FOLDER --out NEW converts");
+  CHECK(refused_folder("adapter_model.safetensors") ==
+        "; it has LoRA adapters alone: merge them into their base model with peft (merge_and_unload)");
+  CHECK(refused_folder("tiny.gguf") == "; it has tiny.gguf, which tools/trained/gguf_checkpoint.py converts");
+  CHECK(refused_folder("consolidated.safetensors") ==
+        "; give its file consolidated.safetensors, or an index if there are more");
+  CHECK(refused_folder("README.md") == "");
   write_safetensors(directory / "single/model.safetensors", {{"a", "F32", {2}, a.data()}});
   CHECK(as_f32(SafetensorsFile(directory / "single").at("a")) == a);
 }
@@ -190,8 +211,17 @@ TEST_CASE("SafetensorsFile: corrupt and foreign files are refused with a one-lin
                  "missing.safetensors: cannot be read (No such file"));
   CHECK(contains(refused(""), "0 bytes are too few"));
   CHECK(contains(refused("1234567"), "7 bytes are too few"));
-  CHECK(contains(refused("PK\3\4 a zip archive, as torch.save writes it"),
-                 "not a safetensors file, or truncated"));
+  const std::string pytorch =
+      ": a PyTorch file, not safetensors: tools/trained/pytorch_checkpoint.py FOLDER --out NEW converts";
+  CHECK(contains(refused("PK\3\4 a zip archive, as torch.save writes it"), pytorch));
+  CHECK(contains(refused("\x80\x02\x8a\nl\xfc\x9c\x46\xf9 as torch.save wrote it before"), pytorch));
+  CHECK(contains(refused("GGUF\3 and more"),
+                 ": a GGUF file, not safetensors: tools/trained/gguf_checkpoint.py"));
+  CHECK(contains(refused("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+                 ": a Git LFS pointer, not the file itself: fetch it with git lfs pull"));
+  CHECK(contains(refused("<!DOCTYPE html><html>"), ": a web page (HTML), not the file itself"));
+  // A header length whose bytes begin like a pickle's is a length.
+  CHECK(refused(file_of("{}" + std::string(638, ' '), "")).empty());
   CHECK(contains(refused(std::string(8, '\xff') + "{}"),
                  "a header of 18446744073709551615 bytes in a file of 10"));
   CHECK(contains(refused(std::string(8, '\0')), "the safetensors header is not valid JSON"));

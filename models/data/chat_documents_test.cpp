@@ -76,7 +76,21 @@ TEST_CASE("documents: what cannot be trained on is refused by line", "[data][doc
   CHECK(refusal_for("prompt,answer") == "is not JSON");
   CHECK(refusal_for("[1, 2]") == "is not an object with prompt and answer");
   CHECK(refusal_for(R"({"prompt": "a"})") == "has no answer");
-  CHECK(refusal_for(R"({"text": "a"})") == "has no prompt");
+  CHECK(refusal_for(R"({"note": "a"})") == "has no prompt");
+  for (const char* key : {"text", "content"})
+    CHECK(
+        refusal_for(fmt::format(R"({{"id": 1, "{}": "a"}})", key)) ==
+        fmt::format(
+            "has no prompt: it has {0}; tools/data/tokenize_text.py --field {0} makes a token file of such rows",
+            key));
+  CHECK(
+      refusal_for(R"({"instruction": "a", "input": "", "output": "b"})") ==
+      "has no prompt: it has instruction and output; name them prompt and answer, as tools/data/tokenize_chats.py also "
+      "expects them");
+  CHECK(refusal_for(R"({"prompt": "a", "completion": "b"})")
+            .starts_with("has no answer: it has prompt and completion; "));
+  CHECK(refusal_for(R"({"text": [1, 2]})") == "has no prompt");
+  CHECK(refusal_for(R"({"prompt": [1], "answer": [2], "prompt": [3]})") == "prompt: given twice");
   CHECK(refusal_for(R"({"prompt": "a", "answer": ""})") == "its answer is empty");
   CHECK(refusal_for(R"({"prompt": [], "answer": [1]})") ==
         "a single token, with nothing before it, cannot be predicted");

@@ -19,6 +19,7 @@
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
 #include "models/data/counter_random.h"
+#include "models/data/data_doubts.h"
 #include "models/data/data_testing.h"
 #include "models/data/files.h"
 
@@ -363,7 +364,8 @@ TEST_CASE("open_data: unusable data is refused with a one-line reason", "[data]"
   };
   const std::string five(10, '\1');
   CHECK(contains(refused_bin("short"), "5 bytes are too few for the header"));
-  CHECK(contains(refused_bin(bin_header(1, 1, 5) + five), "bad magic 1,"));
+  CHECK(contains(refused_bin(bin_header(1, 1, 5) + five),
+                 "bad magic 1, not an llm.c token file (20240520 or 20240801); "));
   CHECK(contains(refused_bin(bin_header(20240522, 1, 5) + five), "evaluation file"));
   CHECK(contains(refused_bin(bin_header(20240520, 7, 5) + five),
                  "version 7, but magic 20240520 goes with version 1"));
@@ -377,6 +379,132 @@ TEST_CASE("open_data: unusable data is refused with a one-line reason", "[data]"
   CHECK(contains(data_refusal({directory.write("odd.u16", "abc"), "", 0, 70000, 1}),
                  "not a whole number of 2-byte"));
   CHECK(contains(data_refusal({directory.write("odd.u32", "ab"), "", 0, 70000, 1}), "holds no tokens"));
+}
+
+namespace {
+
+/// Returns token ids below `vocab` in no order, as integers of type Stored.
+template <class Stored>
+std::string some_tokens(std::int64_t count, std::uint64_t vocab, bool big_endian = false) {
+  std::string bytes;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto token = static_cast<Stored>(mix64(11, static_cast<std::uint64_t>(i)) % vocab);
+    std::string one(reinterpret_cast<const char*>(&token), sizeof token);
+    if (big_endian) std::reverse(one.begin(), one.end());
+    bytes += one;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("open_data: integers wider than a token file's name says are refused", "[data]") {
+  TempDirectory directory;
+  const auto refusal = [&](const std::string& name, const std::string& content, std::int64_t vocab) {
+    return data_refusal({directory.write(name, content), "", 0, vocab, 1});
+  };
+  const std::string int32 = "4-byte integers (int32 or uint32): name the file .u32",
+                    int64 =
+                        "8-byte integers (int64): write them to a file .u32 (NumPy: fromfile(FILE, \"<i8\")";
+  for (const std::int64_t count : {100, 300'000})
+    for (const std::int64_t vocab : {256, 50'257, 65'536, 151'936}) {
+      CAPTURE(count, vocab);
+      CHECK(contains(refusal("a.u16", some_tokens<std::int32_t>(count, vocab), vocab),
+                     "a.u16: not uint16 tokens but " + int32));
+      CHECK(contains(refusal("a.u16", some_tokens<std::int64_t>(count, vocab), vocab),
+                     "a.u16: not uint16 tokens but " + int64));
+      CHECK(contains(refusal("a.u32", some_tokens<std::int64_t>(count, vocab), vocab),
+                     "a.u32: not uint32 tokens but " + int64));
+      CHECK(contains(refusal("a.u16", some_tokens<std::int32_t>(count, vocab, true), vocab),
+                     "4-byte big-endian integers"));
+      CHECK(contains(refusal("a.u32", some_tokens<std::int64_t>(count, vocab, true), vocab),
+                     "8-byte big-endian integers"));
+      CHECK(refusal("a.u32", some_tokens<std::int32_t>(count, vocab), vocab).empty());
+      if (vocab <= 65'536) CHECK(refusal("a.u16", some_tokens<std::uint16_t>(count, vocab), vocab).empty());
+    }
+  CHECK(contains(refusal("a.u16", bin_header(20240801, 7, 5), 70'000), "name it .bin"));
+}
+
+TEST_CASE("open_data: tokens with many zeros are not mistaken for wider integers", "[data]") {
+  TempDirectory directory;
+  const auto accepts = [&](std::vector<std::uint16_t> tokens, std::int64_t vocab = 1024) {
+    const std::vector<std::uint32_t> wide(tokens.begin(), tokens.end());
+    return data_refusal({directory.write("a.u16", bytes_of_tokens(tokens)), "", 0, vocab, 1}).empty() &&
+           data_refusal({directory.write("a.u32", bytes_of_tokens(wide)), "", 0, vocab, 1}).empty();
+  };
+  std::vector<std::uint16_t> zeros(4096, 0), alternating(4096, 0), pairs(4096, 0), padded(4096, 0), few, odd;
+  for (std::size_t i = 0; i < zeros.size(); ++i) {
+    alternating[i] = i % 2 == 0 ? 5 : 0;  // one token and a separator
+    pairs[i] =
+        static_cast<std::uint16_t>(i % 3 == 2 ? 0 : 1 + mix64(3, i) % 1000);  // two tokens and a separator
+    if (i < 100) padded[i] = static_cast<std::uint16_t>(mix64(4, i) % 1000);
+    odd.push_back(i == 2001 ? 7 : static_cast<std::uint16_t>(i % 2 == 0 ? 1 + mix64(5, i) % 1000 : 0));
+  }
+  for (std::uint16_t i = 0; i < 60; ++i)
+    few.push_back(i % 2 == 0 ? static_cast<std::uint16_t>(i + 1) : std::uint16_t{0});
+  CHECK(accepts(zeros));
+  CHECK(accepts(zeros, 2));
+  CHECK(accepts(alternating));
+  CHECK(accepts(pairs));
+  CHECK(accepts(padded));
+  CHECK(accepts(few));  // too few to tell
+  CHECK(accepts(odd));  // a single token where an upper half would be
+}
+
+TEST_CASE("open_data: a .bin that is not llm.c's is answered with the way to read it", "[data]") {
+  TempDirectory directory;
+  const auto advice = [&](const std::string& name, const std::string& content) {
+    return data_refusal({directory.write(name, content), "", 0, 151'936, 1});
+  };
+  const std::string int32 = some_tokens<std::int32_t>(1000, 50'257),
+                    uint16 = some_tokens<std::uint16_t>(1000, 50'257);
+  CHECK(contains(advice("raw.bin", int32),
+                 "it seems to hold raw 4-byte integers (int32 or uint32): name the file .u32"));
+  CHECK(contains(advice("raw.bin", some_tokens<std::int64_t>(1000, 50'257)),
+                 "it seems to hold raw 8-byte integers (int64)"));
+  CHECK(
+      advice("raw.bin", uint16)
+          .ends_with(
+              "; name raw tokens of 2 bytes (uint16) .u16, and of 4 bytes (uint32, and Megatron's int32) .u32"));
+  // Megatron's index names the type.
+  const auto with_index = [&](char type, const std::string& content) {
+    directory.write("meg.idx", std::string("MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) + type + std::string(32, '\0'));
+    return advice("meg.bin", content);
+  };
+  CHECK(contains(with_index(4, int32), "Megatron's: int32 tokens: name a link to it, or a copy, .u32"));
+  CHECK(contains(with_index(8, uint16), "Megatron's: uint16 tokens: name a link to it, or a copy, .u16"));
+  CHECK(contains(with_index(5, int32), "Megatron's: 8-byte integers (int64): write them"));
+  // The advice is right: the same bytes under that name are these tokens.
+  const std::string renamed = directory.write("meg.u32", int32);
+  CHECK(data_refusal({renamed, "", 0, 50'257, 1}).empty());
+}
+
+TEST_CASE("token_warnings: uint16 tokens for a vocabulary beyond 65,536 have a warning", "[data]") {
+  TempDirectory directory;
+  const std::string path = directory.write("a.u16", some_tokens<std::uint16_t>(100, 60'000)),
+                    wide = directory.write("a.u32", some_tokens<std::uint32_t>(100, 60'000));
+  const auto warnings = [](const std::string& file, std::int64_t vocab) {
+    return token_warnings(*open_data({file, "", 0, vocab, 1}), "a");
+  };
+  CHECK(warnings(path, 65'536).empty());
+  CHECK(warnings(path, 151'936) ==
+        std::vector<std::string>{"uint16 tokens: the vocabulary has 151936 tokens, and a cannot hold ids above 65535: "
+                                 "tokens of this model belong in a .u32 file"});
+  CHECK(warnings(wide, 151'936).empty());
+  CHECK(warnings("", 151'936).empty());  // synthetic
+}
+
+TEST_CASE("reads_bytes: text and documents with text are read as bytes", "[data]") {
+  TempDirectory directory;
+  const auto are_bytes = [](const std::string& path) { return reads_bytes(*open_data({path, "", 0, 1024, 4})); };
+  const std::string folder = directory / "folder";
+  directory.write("folder/d.jsonl", "{\"prompt\": [1]}");
+  CHECK(are_bytes(directory.write("a.txt", std::string(100, 'x'))));
+  CHECK(are_bytes(folder));
+  CHECK(are_bytes(directory.write("d.jsonl", R"({"prompt": [1], "answer": "a"})")));
+  CHECK_FALSE(are_bytes(directory.write("ids.jsonl", R"({"prompt": [1], "answer": [2]})")));
+  CHECK_FALSE(are_bytes(directory.write("a.u16", some_tokens<std::uint16_t>(100, 256))));
+  CHECK_FALSE(are_bytes(""));  // synthetic
 }
 
 TEST_CASE("open_data: binary files are refused by signature and by name", "[data]") {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "kernels/base/description.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "models/data/counter_random.h"
@@ -31,10 +32,12 @@ struct Line {
   }
 };
 
-/// Appends a prompt or an answer. Returns the number of its tokens.
-std::int64_t append(std::vector<std::int32_t>& tokens, const Line& line, const char* key, const json& part) {
+/// Appends a prompt or an answer. Returns the number of its tokens. Sets `has_text` if it is a string.
+std::int64_t append(std::vector<std::int32_t>& tokens, const Line& line, const char* key, const json& part,
+                    bool& has_text) {
   const auto before = std::ssize(tokens);
   if (part.is_string()) {
+    has_text = true;
     if (line.vocab < kByteValues)
       line.refuse(fmt::format("{}: text needs a vocabulary of at least {} (one token per byte), not {}", key,
                               kByteValues, line.vocab));
@@ -52,6 +55,33 @@ std::int64_t append(std::vector<std::int32_t>& tokens, const Line& line, const c
   return std::ssize(tokens) - before;
 }
 
+/// Keys of other formats of JSON Lines: texts, and the answers to a prompt or an instruction.
+constexpr const char* kTextKeys[] = {"text", "content", "raw_content"};
+constexpr const char* kPromptKeys[] = {"prompt", "instruction", "question", "input", "query"};
+constexpr const char* kAnswerKeys[] = {"answer", "completion", "response", "output", "chosen"};
+
+/// Returns the first of the keys that the object has with a string; null if there is none.
+template <std::size_t kCount>
+const char* text_among(const json& object, const char* const (&keys)[kCount]) {
+  for (const char* key : keys)
+    if (const auto found = object.find(key); found != object.end() && found->is_string()) return key;
+  return nullptr;
+}
+
+/// Returns what makes documents or tokens of an object of another format: ": ..."; empty for an unknown one.
+std::string other_format_hint(const json& object) {
+  const char *text = text_among(object, kTextKeys), *prompt = text_among(object, kPromptKeys),
+             *answer = text_among(object, kAnswerKeys);
+  if (prompt && answer)
+    return fmt::format(
+        ": it has {} and {}; name them prompt and answer, as tools/data/tokenize_chats.py also expects them",
+        prompt, answer);
+  if (text)
+    return fmt::format(": it has {}; tools/data/tokenize_text.py --field {} makes a token file of such rows",
+                       text, text);
+  return "";
+}
+
 json parsed(const Line& line, std::string_view text) {
   json object = json::parse(text, nullptr, false);
   if (object.is_discarded()) line.refuse("is not JSON");
@@ -59,7 +89,8 @@ json parsed(const Line& line, std::string_view text) {
   if (object.contains("messages"))
     line.refuse("has messages; tools/data/tokenize_chats.py makes prompts and answers of them");
   for (const char* key : {"prompt", "answer"})
-    if (!object.contains(key)) line.refuse(fmt::format("has no {}", key));
+    if (!object.contains(key)) line.refuse(fmt::format("has no {}{}", key, other_format_hint(object)));
+  if (const auto key = duplicate_key(text)) line.refuse(fmt::format("{}: given twice", *key));
   return object;
 }
 
@@ -126,8 +157,8 @@ void Documents::read(const DataOptions& options, std::string_view text) {
     const json object = parsed(line, row);
     Document& document = documents_.emplace_back();
     document.first = std::ssize(tokens_);
-    document.prompt = append(tokens_, line, "prompt", object["prompt"]);
-    document.answer = append(tokens_, line, "answer", object["answer"]);
+    document.prompt = append(tokens_, line, "prompt", object["prompt"], has_text_);
+    document.answer = append(tokens_, line, "answer", object["answer"], has_text_);
     if (document.answer == 0) line.refuse("its answer is empty");
     if (object["answer"].is_string()) {
       tokens_.push_back(kEndOfAnswer);

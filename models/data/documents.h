@@ -33,6 +33,8 @@ class Documents final : public DataSource {
   void mark_documents(std::uint64_t index, std::int64_t T, std::int32_t* first) const override;
   /// Returns the number of positions of each document.
   std::vector<std::int64_t> positions() const;
+  /// Returns true if a prompt or an answer was a string, whose bytes are its tokens.
+  bool has_text() const { return has_text_; }
   std::optional<double> entropy_nats() const override { return std::nullopt; }
   std::string describe() const override { return description_; }
   std::int64_t skipped() const override { return 0; }
@@ -49,7 +51,7 @@ class Documents final : public DataSource {
 
   std::uint64_t seed_;
   std::int64_t vocab_, T_;
-  bool packed_;
+  bool packed_, has_text_ = false;
   std::vector<std::int32_t> tokens_;
   std::vector<Document> documents_;
   std::vector<Pack> packs_;

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/description.h"
+
 namespace precbench {
 namespace {
 
@@ -57,6 +59,9 @@ const std::vector<Kind>& kinds() {
        {"\xff\xfe"sv, "\xfe\xff"sv},
        {}},
       {"a tar archive: unpack it first (tar -xf)", {}, {".tar"}},
+      {"a Git LFS pointer, not the file itself: fetch it with git lfs pull",
+       {"version https://git-lfs.github.com/spec/"sv},
+       {}},
   };
   return kKinds;
 }
@@ -105,7 +110,7 @@ std::optional<std::string> not_a_corpus_reason(const MappedFile& file, bool toke
         std::count(kind.endings.begin(), kind.endings.end(), ending))
       return kind.advice;
   }
-  if (tokens) return std::nullopt;
+  if (tokens) return stands_for_file(start);
   if (const char* advice = recognized_by_structure(file)) return advice;
   if (start.find('\0') != start.npos)
     return "a binary file, not text: tokens are read from files named .bin, .u16 or .u32";

@@ -13,11 +13,13 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "kernels/base/errors.h"
+#include "models/data/integer_layout.h"
 
 namespace precbench {
 namespace {
@@ -53,6 +55,35 @@ BinHeader read_bin_header(const MappedFile& file) {
   return header;
 }
 
+/// Element types of Megatron's indexed data sets, by the code in the .idx file (megatron/core/datasets/indexed_dataset.py).
+constexpr std::pair<int, const char*> kMegatronTypes[] = {{4, "int32"}, {5, "int64"}, {8, "uint16"}};
+
+/// Returns the type of the tokens of Megatron's X.bin, which X.idx tells; null without such a file.
+std::optional<std::string> megatron_type(const std::string& bin) {
+  constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
+  std::array<char, kMagic.size() + sizeof(std::uint64_t) + 1> head{};  // magic, version, type
+  std::ifstream index(fs::path(bin).replace_extension(".idx"), std::ios::binary);
+  if (!index.read(head.data(), head.size()) || std::string_view(head.data(), kMagic.size()) != kMagic)
+    return std::nullopt;
+  for (const auto& [code, name] : kMegatronTypes)
+    if (head.back() == code) return name;
+  return std::nullopt;
+}
+
+/// Returns how a .bin without llm.c's header can be read.
+std::string advice_for_raw(const MappedFile& file) {
+  const std::int64_t size = file.size();
+  if (const auto type = megatron_type(file.path()))
+    return fmt::format("beside its .idx it is Megatron's: {}",
+                       *type == "uint16"  ? "uint16 tokens: name a link to it, or a copy, .u16"
+                       : *type == "int32" ? "int32 tokens: name a link to it, or a copy, .u32"
+                                          : describe_remedy({8, false}));
+  constexpr std::int64_t kAnyVocabulary = 1 << 20;
+  if (const auto layout = wider_layout(file.data(), size / 2, TokenWidth::u16, kAnyVocabulary))
+    return "it seems to hold raw " + describe_remedy(*layout);
+  return "name raw tokens of 2 bytes (uint16) .u16, and of 4 bytes (uint32, and Megatron's int32) .u32";
+}
+
 TokenWidth bin_width(const MappedFile& file) {
   const BinHeader header = read_bin_header(file);
   for (const BinVersion& known : kBinVersions) {
@@ -64,9 +95,24 @@ TokenWidth bin_width(const MappedFile& file) {
   if (header[0] == kBinEvaluationMagic) {
     throw InvalidInput(file.path() + ": is an llm.c evaluation file, not a token file to train on");
   }
-  throw InvalidInput(fmt::format(
-      "{}: bad magic {}, not an llm.c token file ({} or {}); name raw uint16 or uint32 tokens .u16 or .u32",
-      file.path(), header[0], kBinVersions[0].magic, kBinVersions[1].magic));
+  throw InvalidInput(fmt::format("{}: bad magic {}, not an llm.c token file ({} or {}); {}", file.path(),
+                                 header[0], kBinVersions[0].magic, kBinVersions[1].magic,
+                                 advice_for_raw(file)));
+}
+
+/// Throws InvalidInput if a raw token file has llm.c's header, or integers that are wider than its name says.
+void check_width(const MappedFile& file, TokenWidth width, std::int64_t vocab) {
+  std::array<std::int32_t, 2> start{};
+  if (file.size() >= static_cast<std::int64_t>(sizeof(BinHeader)))
+    std::memcpy(start.data(), file.data(), sizeof start);
+  for (const BinVersion& known : kBinVersions)
+    if (start[0] == known.magic && start[1] == known.version)
+      throw InvalidInput(
+          fmt::format("{}: begins with the header of an llm.c token file; name it .bin", file.path()));
+  if (const auto layout =
+          wider_layout(file.data(), file.size() / static_cast<std::int64_t>(width), width, vocab))
+    throw InvalidInput(fmt::format("{}: not uint{} tokens but {}", file.path(), 8 * static_cast<int>(width),
+                                   describe_remedy(*layout)));
 }
 
 /// Throws InvalidInput if a token is >= vocab. The inner loop has no exit, so that it vectorizes.
@@ -157,6 +203,7 @@ void add_token_file(Corpus& corpus, MappedFile file) {
             : fmt::format("{}: {} bytes are not a whole number of {}-byte tokens", file.path(), payload,
                           token_bytes));
   }
+  if (!bin) check_width(file, corpus.width(), corpus.vocab());
   const std::byte* data = file.data() + header_bytes;
   if (corpus.width() == TokenWidth::u16) {
     check_vocabulary<std::uint16_t>(file, data, count, corpus.vocab());
