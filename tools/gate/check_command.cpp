@@ -404,10 +404,10 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   const auto text = [&](const char* flag, std::string& value, const char* help, const char* type) {
     command->add_option(flag, value, help)->type_name(type)->capture_default_str();
   };
-  text("--tokens-per-s", options.tokens_per_s, "tolerated loss of speed; more is SLOWER", "X%");
+  text("--tokens-per-s", options.tokens_per_s, "tolerated loss of speed; more is SLOWER, or NOISY within run-to-run noise", "X%");
   text("--memory", options.memory, "tolerated growth of peak memory; more is BIGGER", "X%");
   text("--loss", options.loss,
-       "tolerated growth of the loss; more is WORSE; auto: 0.25%, on the mean of three or more seeds",
+       "tolerated growth of the loss; more is WORSE, or NOISY within run-to-run noise; auto: 0.25%, on the mean of three or more seeds",
        "X%|auto");
   command->add_flag("--numerics", options.numerics,
                     "comparison of first loss and quantization noise too (CPU device)");
