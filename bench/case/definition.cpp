@@ -225,10 +225,11 @@ std::string case_id(const Case& c, const Definition& definition) {
         state, fmt::format("held_out={} tokens={}\n", hex(definition.held_out).dump(), c.eval_tokens));
   for (const Stress& stress : definition.fidelity_stresses)
     add_to_fingerprint(state, fmt::format("fidelity_stress={}\n", to_text(stress)));
-  for (const ConvertedLayers& reading : definition.readings)
+  for (const ConvertedLayers& reading : definition.readings) {
+    const DefinitionPart none = part_of(Json::object());
     add_to_fingerprint(
-        state,
-        "reading=" + canonical_text({part_of(Json()), part_of(layers_record(reading)), {}, {}}) + "\n");
+        state, "reading=" + canonical_text({none, part_of(layers_record(reading)), none, none}) + "\n");
+  }
   if (definition.refusal) add_to_fingerprint(state, fmt::format("refusal={}\n", *definition.refusal));
   return fmt::format("{:016x}", state);
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -249,12 +250,33 @@ bool StudyPlan::compares_gradients(const Variant& variant) const {
   return settings_.fidelity_batches > 0 && plan.recipe.quantized() && !fidelity_unsupported_reason(plan);
 }
 
+std::string StudyPlan::readings_of(const Variant& variant) const {
+  if (settings_.readings == Readings::none || fork_base_.eval_data.empty()) return "";
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& recipe) {
+    Case c = fork_base_;
+    c.recipe = variant.recipe;
+    const Plan run = resolve(c);
+    c.eval_recipes = recipe;
+    for (const ConvertedLayers& reading : resolve(c).readings)
+      if (!reading_unsupported_reason(run, reading) && run.parameters.expert_ranks == 1)
+        names.push_back(recipe);
+  };
+  const bool all = settings_.readings == Readings::all || variant.recipe == kReference;
+  for (const Variant& other : variants_)
+    if (other.recipe == variant.recipe || (all && other.asked)) add(other.recipe);
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
 void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, const ForkAges& ages,
                           std::vector<StudyCase>& cases) const {
+  std::map<std::string, std::string> readings;  // by recipe
+  for (const Variant& variant : variants_) readings[variant.recipe] = readings_of(variant);
   for (const std::int64_t age : ages.ages)
     for (std::int64_t seed = 1; seed <= settings_.seeds; ++seed)
       for (const Variant& variant : variants_) {
         StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::fork, number, age, seed, variant);
+        one.fields.eval_recipes = readings.at(variant.recipe);
         if (seed == 1 && compares_gradients(variant)) {
           one.fields.fidelity_batches = settings_.fidelity_batches;
           const bool stressed = settings_.fidelity_batches > 0 && variant.asked && age == ages.ages.back() &&

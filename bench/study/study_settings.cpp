@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <set>
 #include <type_traits>
@@ -71,6 +72,16 @@ void set_trained_tokens(StudySettings& settings, const Words& words) {
   settings.trained_tokens = parse_token_count(words.front());
 }
 
+void set_readings(StudySettings& settings, const Words& words) {
+  static constexpr std::pair<const char*, Readings> kWords[] = {
+      {"none", Readings::none}, {"own", Readings::own}, {"all", Readings::all}};
+  const auto word = std::find_if(std::begin(kWords), std::end(kWords),
+                                 [&](const auto& one) { return words == Words{one.first}; });
+  if (word == std::end(kWords))
+    throw InvalidInput(fmt::format("\"{}\" is none of none, own, all", fmt::join(words, ",")));
+  settings.readings = word->second;
+}
+
 void set_apart(StudySettings& settings, const Words& words) {
   settings.apart.clear();
   for (const std::string& word : words) {
@@ -110,6 +121,7 @@ const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
       {"fork",
        {{"steps", one(&S::fork_steps, std::int64_t{12}, kMost)},
         {"seeds", one(&S::seeds, kOne, std::int64_t{1000})}}},
+      {"deployment", {{"readings", set_readings}}},
       {"fidelity", {{"batches", one(&S::fidelity_batches, kNone, std::int64_t{10000})}}},
       {"sensitivity",
        {{"cells", set_sensitivity}, {"batches", one(&S::sensitivity_batches, kOne, std::int64_t{10000})}}},
@@ -201,6 +213,7 @@ bool set_by_study(const std::string& name) {
                                                 "checkpoint_at",
                                                 "checkpoint_dir",
                                                 "checkpoint_keep",
+                                                "eval_recipes",
                                                 "fidelity_batches",
                                                 "fidelity_stress",
                                                 "sensitivity"};

@@ -12,6 +12,10 @@
 
 namespace precbench {
 
+/// Recipes in which a fork's last weights are read besides BF16 (--eval-recipes). own: the fork's own recipe; BF16's forks
+/// are read in all recipes of the study, too.
+enum class Readings : std::uint8_t { none, own, all };
+
 struct StudySettings {
   Axes work;         ///< fields of every case, one value each except for model and recipe
   Axes trunk, fork;  ///< fields of trunks only and of forks only
@@ -23,6 +27,7 @@ struct StudySettings {
   std::optional<std::int64_t> trained_tokens;
   std::int64_t fork_steps = 0;
   std::int64_t seeds = 0;
+  Readings readings = Readings::all;  ///< of the forks' last weights; none without held-out text
   std::int64_t fidelity_batches = 0;  ///< 0: gradients are not compared
   std::string sensitivity;            ///< groups of cells (sensitivity_groups.h); empty: none
   std::int64_t sensitivity_batches = 0;

@@ -22,6 +22,17 @@ double gradients_of(const Case& c) {
          (2.0 * static_cast<double>(1 + stresses) + static_cast<double>(cells_of(c)));
 }
 
+/// Returns the cost of the held-out loss after a run, in steps: a forward pass, a third of a step, in the recipe and in BF16,
+/// and for --eval-recipes two in BF16 and one for each, with an lm_head of two.
+double evaluations_of(const Case& c) {
+  if (c.eval_data.empty()) return 0;
+  const double step = static_cast<double>(c.batch * c.seq * c.accumulation * c.gpus);
+  const auto readings =
+      c.eval_recipes.empty() ? 0 : std::count(c.eval_recipes.begin(), c.eval_recipes.end(), ',') + 1;
+  const double passes = 2 + (readings > 0 ? 2 + 1.3 * static_cast<double>(readings) : 0);
+  return static_cast<double>(c.eval_tokens) / step * passes / 3;
+}
+
 struct Timed {
   double process_s = 0, step_s = 0;
 };
@@ -74,7 +85,8 @@ double StudyPace::seconds(const std::vector<StudyCase>& cases, int at_once, int 
   for (const auto& [fields, place] : cases) {
     const double step_s = fields.recipe == "bf16" ? bf16_step_s : recipe_step_s;
     const double larger = static_cast<double>(fields.batch) / static_cast<double>(batch);
-    steps_s += (static_cast<double>(fields.steps) + gradients_of(fields)) * step_s * larger;
+    steps_s +=
+        (static_cast<double>(fields.steps) + gradients_of(fields) + evaluations_of(fields)) * step_s * larger;
   }
   const double startups_s = startup_s * static_cast<double>(cases.size());
   return std::max((startups_s + steps_s) / at_once, gpus > 0 ? steps_s / gpus : 0);

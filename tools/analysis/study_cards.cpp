@@ -399,6 +399,9 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     card.learning_rate = ladder(StudyPart::learning_rate), card.batch = ladder(StudyPart::batch);
     card.bits = ladder(StudyPart::bits), card.exponent_bits = ladder(StudyPart::exponent_bits);
   }
+  std::vector<std::optional<Deployment>> deployments =
+      judge_deployments(rows, {rows.asked.begin(), rows.asked.end()}, controls.run, controls.missed);
+  for (std::size_t i = 0; i < cards.size(); ++i) cards[i].deployment = std::move(deployments[i]);
   if (rows.against) add_contrasts(cards, rows, judge);
   return cards;
 }

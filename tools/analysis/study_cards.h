@@ -11,6 +11,7 @@
 
 #include "tools/analysis/age_law.h"
 #include "tools/analysis/analysis.h"
+#include "tools/analysis/deployment.h"
 #include "tools/analysis/fork_course.h"
 #include "tools/analysis/fork_verdict.h"
 #include "tools/analysis/study_ladders.h"
@@ -118,6 +119,7 @@ struct StudyCard {
   Ladder outlier_ffn, outlier_norm, outlier_vo, learning_rate, bits, exponent_bits, batch;
   Ladder bf16_learning_rate;             ///< factors of the learning rate at which BF16 itself is stable
   std::vector<ControlResult> controls;   ///< of the whole study; the same in all its cards
+  std::optional<Deployment> deployment;  ///< null without --eval-data
   std::optional<CardContrast> contrast;  ///< null without an incumbent, and for the incumbent itself
 };
 

@@ -84,6 +84,54 @@ Json prices_json(const StudyCard& card) {
   return prices;
 }
 
+Json ages_json(const ForkVerdict& verdict) {
+  Json ages = Json::array();
+  for (const auto& [age, mean, difference] : verdict.by_age) {
+    ages.push_back({{"age", age}});
+    ages.back().update(json_of(difference, "difference"));
+    if (mean) ages.back()["difference"] = *mean;
+  }
+  return ages;
+}
+
+Json json_of(const std::optional<DeploymentAnswer>& answer) {
+  if (!answer) return Json();
+  const ForkVerdict& verdict = answer->verdict;
+  Json json = {{"verdict", name_of(verdict.outcome)}, {"reason", verdict.reason}};
+  json.update(json_of(verdict.difference, "difference"));
+  json.update({{"text", json_of(answer->text)},
+               {"age", verdict.age},
+               {"ages", ages_json(verdict)},
+               {"trunks", verdict.trunks}});
+  return json;
+}
+
+Json json_of(const std::optional<ReadingDistance>& distance) {
+  if (!distance) return Json();
+  return {{"log_probability", distance->log_probability},
+          {"largest_log_probability", distance->largest_log_probability},
+          {"kl", distance->kl},
+          {"largest_kl", distance->largest_kl}};
+}
+
+Json json_of(const std::optional<Deployment>& deployment) {
+  if (!deployment) return Json();
+  Json across = Json::array();
+  for (const ReadingDifference& one : deployment->across) {
+    across.push_back({{"recipe", one.recipe}});
+    across.back().update(json_of(std::optional(one.difference), "difference"));
+  }
+  return {{"tokens", deployment->tokens},
+          {"bf16_loss", deployment->bf16_loss},
+          {"in_bf16", json_of(deployment->in_bf16)},
+          {"in_recipe", json_of(deployment->in_recipe)},
+          {"raw", json_of(deployment->raw)},
+          {"across", across},
+          {"same_weights",
+           {{"trained_in_bf16", json_of(deployment->of_bf16_weights)},
+            {"trained_in_recipe", json_of(deployment->of_recipe_weights)}}}};
+}
+
 Json json_of(const std::optional<CardAgeLaw>& card) {
   if (!card) return Json();
   Json trunks = Json::array();
@@ -103,16 +151,6 @@ Json outputs_json(const CardOutputs& outputs) {
           {"largest_log_probability", outputs.largest_log_probability},
           {"kl", outputs.kl},
           {"largest_kl", outputs.largest_kl}};
-}
-
-Json ages_json(const ForkVerdict& verdict) {
-  Json ages = Json::array();
-  for (const auto& [age, mean, difference] : verdict.by_age) {
-    ages.push_back({{"age", age}});
-    ages.back().update(json_of(difference, "difference"));
-    if (mean) ages.back()["difference"] = *mean;
-  }
-  return ages;
 }
 
 /// Returns the comparison with the incumbent; null if there is none.
@@ -175,6 +213,7 @@ Json json_of(const StudyCard& card) {
        {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
         {"low", part(verdict.trend, &MeanWithInterval::low)},
         {"high", part(verdict.trend, &MeanWithInterval::high)}}},
+      {"deployment", json_of(card.deployment)},
       {"against", contrast_json(card)},
       {"prices", prices_json(card)},
       {"age_law", json_of(card.age_law)},

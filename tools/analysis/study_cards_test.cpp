@@ -277,8 +277,8 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
   };
   using Keys = std::vector<std::string>;
   CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "statement", "reason", "fork", "trend",
-                                 "against", "prices", "age_law", "tokens", "trained_tokens", "steady",
-                                 "fidelity", "ladders", "controls", "machine", "study"});
+                                 "deployment", "against", "prices", "age_law", "tokens", "trained_tokens",
+                                 "steady", "fidelity", "ladders", "controls", "machine", "study"});
   CHECK(keys_of(json[0]["prices"][0]) == Keys{"age", "tokens_per_parameter", "bf16_loss", "switch", "settled",
                                               "course", "held_out", "held_out_in_bf16"});
   CHECK(keys_of(json[0]["prices"][0]["switch"]) == Keys{"difference", "low", "high", "over"});

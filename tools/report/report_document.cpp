@@ -61,6 +61,8 @@ constexpr NamedSections kSections[] = {
     {"experts", never, of_each_machine<experts_section>},
     {"convergence", has_judged_runs, of_each_machine<convergence_section>},
     {"study", always, once<study_section>},
+    {"deployment", always, once<deployment_section>},
+    {"readings", never, once<readings_section>},
     {"contrast", always, once<contrast_section>},
     {"outputs", never, once<outputs_section>},
     {"price", never, once<price_section>},

@@ -71,6 +71,8 @@ Section study_section(const ReportInput& input);
 Section contrast_section(const ReportInput& input);
 Section outputs_section(const ReportInput& input);
 Section price_section(const ReportInput& input);
+Section deployment_section(const ReportInput& input);
+Section readings_section(const ReportInput& input);
 Section break_even_section(const ReportInput& input);
 Section age_section(const ReportInput& input);
 Section ladders_section(const ReportInput& input);

@@ -49,8 +49,8 @@ void finish_study(const std::string& folder) {
   const auto add = [&](Section section) {
     if (!section.lines.empty() || section.table) document.sections.push_back(std::move(section));
   };
-  for (const auto& section :
-       {study_section, contrast_section, outputs_section, price_section, age_section, ladders_section})
+  for (const auto& section : {study_section, deployment_section, readings_section, contrast_section,
+                              outputs_section, price_section, age_section, ladders_section})
     add(section(input));
   for (Section& section : sensitivity_sections(input)) add(std::move(section));
   document.notice = "cards: " + cards_file;

@@ -1,0 +1,235 @@
+// Pairs the readings of forks and judges their differences. See deployment.h.
+#include "tools/analysis/deployment.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "tools/analysis/study_evidence.h"
+
+namespace precbench {
+namespace {
+
+constexpr const char* kBf16 = "bf16";
+
+/// Returns the evaluation after a successful run's last step; null without one.
+const Evaluation* last_evaluation(const Record& record) {
+  if (record.status != Status::ok || !record.training || record.training->evaluations.empty()) return nullptr;
+  const Evaluation& last = record.training->evaluations.back();
+  return last.step == std::ssize(record.training->loss) ? &last : nullptr;
+}
+
+const Reading* find_reading(const Evaluation& evaluation, const std::string& recipe) {
+  if (!evaluation.readings) return nullptr;
+  const auto found = std::find_if(evaluation.readings->begin(), evaluation.readings->end(),
+                                  [&](const Reading& reading) { return reading.recipe == recipe; });
+  return found == evaluation.readings->end() ? nullptr : &*found;
+}
+
+/// Returns true if the run's last step was not in the recipe that it began with.
+bool changes_recipe(const Record& record) {
+  return record.definition && record.definition->recipe && record.definition->recipe->contains("schedule");
+}
+
+/// Loss and groups of weights read in a recipe. Older records have the loss alone, in BF16 and in the fork's own recipe.
+struct Read {
+  double loss = 0;
+  std::vector<double> groups;
+};
+
+/// `trained`: the recipe of the record.
+std::optional<Read> read_in(const Record& record, const std::string& trained, const std::string& recipe) {
+  const Evaluation* last = last_evaluation(record);
+  if (!last) return std::nullopt;
+  if (const Reading* reading = find_reading(*last, recipe))
+    return reading->loss ? std::optional(Read{*reading->loss, reading->groups}) : std::nullopt;
+  const bool own = recipe == trained && !changes_recipe(record);
+  const std::optional<double> loss = recipe == kBf16 ? last->bf16_loss : own ? last->loss : std::nullopt;
+  return loss ? std::optional(Read{*loss, {}}) : std::nullopt;
+}
+
+/// The recipes in which a fork's weights and the weights of BF16's fork are read.
+struct Deployed {
+  std::string fork, bf16;
+};
+
+/// Differences of paired forks, and their groups by age and trunk.
+struct Differences {
+  ForkEvidence evidence;
+  std::map<std::int64_t, std::vector<std::vector<double>>>
+      groups;  // by age, one entry per fork that has them
+
+  std::optional<MeanWithInterval> oldest() const {
+    if (evidence.ages.empty()) return std::nullopt;
+    std::vector<double> means;
+    for (const auto& [trunk, forks] : evidence.ages.back().by_trunk)
+      means.push_back(mean_and_spread(forks).mean);
+    return mean_with_interval(means);
+  }
+
+  /// Returns DeploymentAnswer::text.
+  std::optional<double> text() const {
+    if (groups.empty()) return std::nullopt;
+    const std::vector<std::vector<double>>& forks = groups.rbegin()->second;
+    std::vector<double> means(forks.front().size(), 0.0);
+    for (const std::vector<double>& fork : forks) {
+      if (fork.size() != means.size()) return std::nullopt;
+      for (std::size_t g = 0; g < means.size(); ++g) means[g] += fork[g] / static_cast<double>(forks.size());
+    }
+    const auto interval = mean_with_interval(means);
+    return interval ? std::optional((interval->high - interval->low) / 2) : std::nullopt;
+  }
+};
+
+Differences differences_of(const StudyRows& rows, const std::string& recipe, const StudyCells& cells,
+                           const Deployed& deployed) {
+  Differences all{evidence_of(rows, recipe, cells), {}};
+  all.evidence.ages.clear(), all.evidence.by_length.clear();  // of training losses; `diverged` stays
+  std::map<std::int64_t, AgeDifferences> ages;
+  for (const auto& [cell, record, reference] : rows.pairs(StudyPart::fork, cells)) {
+    const auto ours = read_in(record, recipe, deployed.fork),
+               theirs = read_in(reference, kBf16, deployed.bf16);
+    if (!ours || !theirs || last_evaluation(record)->step != last_evaluation(reference)->step) continue;
+    ages[cell.age].age = cell.age;
+    ages[cell.age].by_trunk[cell.trunk].push_back(ours->loss - theirs->loss);
+    if (ours->groups.empty() || ours->groups.size() != theirs->groups.size()) continue;
+    std::vector<double>& groups = all.groups[cell.age].emplace_back(ours->groups);
+    for (std::size_t g = 0; g < groups.size(); ++g) groups[g] -= theirs->groups[g];
+  }
+  for (auto& [age, differences] : ages) all.evidence.ages.push_back(std::move(differences));
+  return all;
+}
+
+/// Returns the distance between two readings of the forks of one recipe; null if any lacks it.
+std::optional<ReadingDistance> distance_of(const StudyCells& cells, const std::string& recipe) {
+  if (cells.empty()) return std::nullopt;
+  const std::int64_t oldest = std::max_element(cells.begin(), cells.end(), [](const auto& a, const auto& b) {
+                                return a.first.age < b.first.age;
+                              })->first.age;
+  ReadingDistance all;
+  double forks = 0;
+  for (const auto& [cell, record] : cells) {
+    if (cell.age != oldest) continue;
+    const Evaluation* last = last_evaluation(*record);
+    const Reading* reading = last ? find_reading(*last, recipe) : nullptr;
+    if (!reading || !reading->outputs) return std::nullopt;
+    const OutputDistance& one = *reading->outputs;
+    if (!one.log_probability.mean || !one.divergence.mean || !one.largest_log_probability ||
+        !one.largest_divergence)
+      return std::nullopt;
+    all.log_probability += *one.log_probability.mean, all.kl += *one.divergence.mean, ++forks;
+    all.largest_log_probability = std::max(all.largest_log_probability, *one.largest_log_probability);
+    all.largest_kl = std::max(all.largest_kl, *one.largest_divergence);
+  }
+  all.log_probability /= forks, all.kl /= forks;
+  return all;
+}
+
+/// Held-out losses of BF16's forks, read in BF16.
+struct Reference {
+  std::int64_t tokens = 0;
+  std::map<std::int64_t, std::vector<double>> losses;  ///< by age
+};
+
+Reference reference_of(const StudyRows& rows) {
+  Reference reference;
+  for (const auto& [cell, record] : rows.of(StudyPart::fork, kBf16))
+    if (const auto read = read_in(*record, kBf16, kBf16)) {
+      reference.losses[cell.age].push_back(read->loss);
+      reference.tokens = last_evaluation(*record)->tokens;
+    }
+  return reference;
+}
+
+/// Returns the noise floor over all readings, and the trunks that would lower it. Null if one cannot be known.
+struct Floor {
+  std::optional<double> floor;
+  std::optional<int> quiet;
+};
+Floor floor_of(const StudyRows& rows, const std::set<std::string>& readings, const ForkRules& rules) {
+  Floor most{0.0, {}};
+  for (const std::string& recipe : readings) {
+    const ForkEvidence neutral = differences_of(rows, kBf16, rows.perturbed, {recipe, recipe}).evidence;
+    const std::optional<double> floor = noise_floor(neutral);
+    if (!floor) return {};
+    if (*floor >= *most.floor) most = {floor, trunks_to_quiet(neutral, rules)};
+  }
+  return most;
+}
+
+}  // namespace
+
+std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
+                                                         const std::vector<std::string>& recipes,
+                                                         int controls,
+                                                         const std::vector<std::string>& missed) {
+  std::vector<std::optional<Deployment>> deployments(recipes.size());
+  const Reference reference = reference_of(rows);
+  if (reference.losses.empty()) return deployments;
+  ForkRules rules{.margin = 0, .level = rows.level};
+  for (const auto& [age, losses] : reference.losses)
+    rules.margins[age] = rules.margin = rows.margin * mean_and_spread(losses).mean;
+  const auto cells = [&](std::size_t i) -> const StudyCells& { return rows.of(StudyPart::fork, recipes[i]); };
+  const auto make = [&](std::size_t i) -> Deployment& {
+    if (!deployments[i]) {
+      deployments[i].emplace();
+      deployments[i]->tokens = reference.tokens;
+      deployments[i]->bf16_loss = mean_and_spread(reference.losses.rbegin()->second).mean;
+    }
+    return *deployments[i];
+  };
+  /// Judges one answer of all recipes together.
+  const auto judge = [&](std::optional<DeploymentAnswer> Deployment::*answer,
+                         const std::function<Deployed(const std::string&)>& deployed, bool floor_in_recipe) {
+    std::vector<std::size_t> places;
+    std::vector<Differences> differences;
+    std::vector<ForkEvidence> evidence;
+    std::set<std::string> readings = {kBf16};
+    for (std::size_t i = 0; i < recipes.size(); ++i) {
+      Differences own = differences_of(rows, recipes[i], cells(i), deployed(recipes[i]));
+      if (own.evidence.ages.empty()) continue;
+      if (floor_in_recipe) readings.insert(recipes[i]);
+      places.push_back(i), evidence.push_back(own.evidence), differences.push_back(std::move(own));
+    }
+    if (places.empty()) return;
+    if (floor_in_recipe) readings.erase(kBf16);
+    const Floor floor = floor_of(rows, readings, rules);
+    std::vector<ForkVerdict> verdicts =
+        judge_forks(evidence, floor.floor, controls, missed, rules, floor.quiet);
+    for (std::size_t k = 0; k < places.size(); ++k)
+      make(places[k]).*answer = DeploymentAnswer{std::move(verdicts[k]), differences[k].text()};
+  };
+  judge(
+      &Deployment::in_bf16,
+      [](const std::string&) {
+        return Deployed{kBf16, kBf16};
+      },
+      false);
+  judge(
+      &Deployment::in_recipe,
+      [](const std::string& recipe) {
+        return Deployed{recipe, recipe};
+      },
+      true);
+  judge(
+      &Deployment::raw,
+      [](const std::string& recipe) {
+        return Deployed{recipe, kBf16};
+      },
+      false);
+  for (std::size_t i = 0; i < recipes.size(); ++i) {
+    if (!deployments[i]) continue;
+    Deployment& one = *deployments[i];
+    one.of_bf16_weights = distance_of(rows.of(StudyPart::fork, kBf16), recipes[i]);
+    one.of_recipe_weights = distance_of(cells(i), recipes[i]);
+    for (const std::string& other : recipes)
+      if (other != recipes[i])
+        if (const auto difference = differences_of(rows, recipes[i], cells(i), {other, other}).oldest())
+          one.across.push_back({other, *difference});
+  }
+  return deployments;
+}
+
+}  // namespace precbench

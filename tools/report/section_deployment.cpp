@@ -1,0 +1,109 @@
+// Deployment section: what training in a recipe costs whoever serves the weights in BF16, in the recipe, and the raw gap
+// between the two. From the held-out losses of a study's cards.
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/report/sections.h"
+#include "tools/report/study_figures.h"
+
+namespace precbench {
+namespace {
+
+/// An answer with its name in tables and in sentences.
+struct Named {
+  const char *title, *words;
+  std::optional<DeploymentAnswer> Deployment::*answer;
+};
+constexpr Named kAnswers[] = {
+    {"in BF16", "trained in it and served in BF16", &Deployment::in_bf16},
+    {"in the recipe", "trained in it and served in it, against BF16's weights served in it",
+     &Deployment::in_recipe},
+    {"raw gap", "raw gap, in it against BF16 in BF16", &Deployment::raw}};
+
+/// Returns "+0.00660 [+0.00560, +0.00760]", or the mean alone of a single trunk.
+std::string gap_words(const ForkVerdict& verdict) {
+  if (verdict.difference) return mean_text(*verdict.difference);
+  const auto mean = verdict.by_age.empty() ? std::nullopt : verdict.by_age.back().mean;
+  return mean ? fmt::format("{:+.5f}", *mean) : "-";
+}
+
+/// Adds a sentence for each answer; answers with one reason share it.
+void add_reasons(std::vector<std::string>& lines, const StudyCard& card) {
+  std::string shared;
+  bool all_alike = true;
+  for (const Named& named : kAnswers) {
+    const auto& answer = (*card.deployment).*named.answer;
+    if (!answer) continue;
+    const std::string reason =
+        fmt::format("{}: {}", name_of(answer->verdict.outcome), answer->verdict.reason);
+    all_alike = all_alike && (shared.empty() || shared == reason);
+    if (shared.empty()) shared = reason;
+  }
+  if (all_alike) {
+    lines.push_back(fmt::format("{}: every answer is {}.", card.verdict.recipe, shared));
+    return;
+  }
+  for (const Named& named : kAnswers)
+    if (const auto& answer = (*card.deployment).*named.answer)
+      lines.push_back(fmt::format("{}: {}: {}: {}.", card.verdict.recipe, named.words,
+                                  name_of(answer->verdict.outcome), answer->verdict.reason));
+}
+
+}  // namespace
+
+Section deployment_section(const ReportInput& input) {
+  Section section{"What does training in it cost, by deployment?", {}, {}, {}};
+  Table table;
+  table.columns = {{"model", true}, {"recipe", true}, {"served", true}, {"difference [95%], nats"},
+                   {"text, nats"},  {"verdict", true}};
+  for (const StudyCard& card : input.cards) {
+    if (!card.deployment) continue;
+    for (const Named& named : kAnswers)
+      if (const auto& answer = (*card.deployment).*named.answer)
+        table.rows.push_back({card.model, card.verdict.recipe, named.title, gap_words(answer->verdict),
+                              answer->text ? fmt::format("+-{:.5f}", *answer->text) : "-",
+                              name_of(answer->verdict.outcome)});
+    add_reasons(section.lines, card);
+  }
+  if (table.rows.empty()) return section;
+  section.table = std::move(table);
+  section.notes = {
+      "Held-out loss after the forks' last step, over the trunks, each answer with a verdict of its own. In BF16: weights "
+      "trained in the recipe and read in BF16, minus weights trained and read in BF16. In the recipe: both read in the recipe. "
+      "Raw gap: each read in what it was trained in, which compares two deployments. A break-even of training fits the answer "
+      "for your deployment, never the raw gap.",
+      "Text: half of the 95% interval that comes from the choice of the held-out text; the other interval is over the trunks, "
+      "which all read the same text."};
+  return section;
+}
+
+Section readings_section(const ReportInput& input) {
+  Section section{"How far apart are trainer and roll-out?", {}, {}, {}};
+  Table table;
+  table.columns = {{"model", true},   {"recipe", true}, {"trained in", true}, {"log-probability, nats"},
+                   {"largest, nats"}, {"KL, nats"},     {"largest KL, nats"}};
+  for (const StudyCard& card : input.cards) {
+    if (!card.deployment) continue;
+    const auto add = [&](const char* trained, const std::optional<ReadingDistance>& one) {
+      if (one)
+        table.rows.push_back({card.model, card.verdict.recipe, trained,
+                              fmt::format("{:.5f}", one->log_probability),
+                              fmt::format("{:.4f}", one->largest_log_probability),
+                              fmt::format("{:.3g}", one->kl), fmt::format("{:.3g}", one->largest_kl)});
+    };
+    add("BF16", card.deployment->of_bf16_weights);
+    add("the recipe", card.deployment->of_recipe_weights);
+  }
+  if (table.rows.empty()) return section;
+  section.table = std::move(table);
+  section.notes = {
+      "The same weights after the forks' last step, read in BF16 and in the recipe on held-out text, as trainer and roll-out of "
+      "reinforcement learning read them: size of the difference of the next token's log-probability, and KL(BF16 || recipe). "
+      "Means over tokens and trunks; largest of all tokens. A recipe is read with the scales of the tensors themselves."};
+  return section;
+}
+
+}  // namespace precbench
