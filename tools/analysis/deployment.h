@@ -1,4 +1,4 @@
-// What training in a recipe costs, by how its weights are deployed: the held-out losses after the forks' last steps, read
+// The cost of training in a recipe by how its weights are deployed: the held-out losses after the forks' last steps, read
 // in BF16 and in the recipe.
 //
 // A loss in FP8 of weights trained in FP8 minus a loss in BF16 of weights trained in BF16, the raw gap, is nobody's choice:

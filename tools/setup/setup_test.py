@@ -58,7 +58,8 @@ class Packages(unittest.TestCase):
 
 
 class Downloads(unittest.TestCase):
-    LOCKED = ["python_packages.txt", "cudnn_frontend.txt", "smollm2_weights.txt", "gemma3_weights.txt"]
+    LOCKED = ["python_packages.txt", "cudnn_frontend.txt", "smollm2_weights.txt", "gemma3_weights.txt",
+              "qwen-0.5b_weights.txt", "qwen-1.5b_weights.txt"]
 
     def entries(self, name):
         text = re.sub(r"\\\n", " ", (HERE / name).read_text())

