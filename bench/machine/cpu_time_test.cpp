@@ -9,7 +9,8 @@
 
 using namespace precbench;
 
-TEST_CASE("read_cpu_time: sums the waiting time of all threads, those that began later included", "[cpu_time]") {
+TEST_CASE("read_cpu_time: sums the waiting time of all threads, those that began later included",
+          "[cpu_time]") {
   const TempDirectory tasks;
   const auto thread = [&](const std::string& id, const std::string& statistics) {
     std::filesystem::create_directories(tasks / id);

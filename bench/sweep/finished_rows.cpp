@@ -115,12 +115,13 @@ std::string commit_text(const Environment& env) {
 
 /// Returns the time at which this program's file was written, as in Record::created; "" if unknown.
 std::string build_time() {
-  struct stat file{};
+  struct stat file {};
   if (::stat("/proc/self/exe", &file) != 0) return "";
   const std::time_t written = file.st_mtime;
   std::tm utc{};
   std::array<char, 32> text{};
-  if (!gmtime_r(&written, &utc) || std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc) == 0) return "";
+  if (!gmtime_r(&written, &utc) || std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc) == 0)
+    return "";
   return text.data();
 }
 
@@ -159,7 +160,8 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   std::set<std::size_t> dropped;
   std::map<std::string, std::string> machines;  // by id, for rows made on another machine
   std::map<std::string, std::size_t> hosts;  // number of rows that count although made on another host
-  std::map<std::string, std::size_t> commits;  // and of those that count although another build may have made them
+  std::map<std::string, std::size_t>
+      commits;  // and of those that count although another build may have made them
   std::string commit_here;
   for (std::size_t i = 0; i < set.records.size(); ++i) {
     const Record& record = set.records[i].record;
@@ -187,7 +189,8 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
     }
     rows[record.id] = record.status;
     if (env.host && env.host != now.host) ++hosts[*env.host];
-    if (record.status == Status::ok && other_build(record, now)) ++commits[commit_text(env)], commit_here = commit_text(now);
+    if (record.status == Status::ok && other_build(record, now))
+      ++commits[commit_text(env)], commit_here = commit_text(now);
   }
   if (moved || !dropped.empty()) rewrite_without(dropped, set.records, path);
 
@@ -201,8 +204,8 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
     tell(fmt::format("{} finished on {}, another host of the same kind; --fresh runs it here",
                      count_cases(count), host));
   for (const auto& [commit, count] : commits)
-    tell(fmt::format("{} finished by a build of {}, and this is a build of {}; --fresh measures anew", count_cases(count),
-                     commit, commit_here));
+    tell(fmt::format("{} finished by a build of {}, and this is a build of {}; --fresh measures anew",
+                     count_cases(count), commit, commit_here));
   return rows;
 }
 

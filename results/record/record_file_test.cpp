@@ -56,7 +56,8 @@ TEST_CASE("read_records: a record with a repeated key is left out and the key na
   CHECK(problem("\"compiler\":\"GNU 12.2.0\"", R"("compiler":"a: \"b\": c\\")") == "none");
 }
 
-TEST_CASE("read_records: Repeats::all keeps the measured records of a case that have times of their own", "[record_file]") {
+TEST_CASE("read_records: Repeats::all keeps the measured records of a case that have times of their own",
+          "[record_file]") {
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   Record first = samples::gpu_record("bf16", 250), second = samples::gpu_record("bf16", 251);

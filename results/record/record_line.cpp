@@ -41,7 +41,8 @@ std::string repeated_key(const std::string& text) {
   const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open.emplace_back();
     if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second && found.empty())
+    if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second &&
+        found.empty())
       found = parsed.get<std::string>();
     return true;
   };
@@ -55,7 +56,8 @@ void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
   result.problem = json.is_discarded() ? kNotJson : not_a_record_reason(json).value_or("");
   // The parser keeps the last value of a repeated key, and another reader the first.
   if (result.problem.empty() && members_in(line) != members_in(json))
-    result.problem = fmt::format("not a valid record: \"{}\" is there twice in one object", repeated_key(line));
+    result.problem =
+        fmt::format("not a valid record: \"{}\" is there twice in one object", repeated_key(line));
   if (!result.problem.empty()) return;
   result.record = json.get<Record>();
   result.contradiction = contradiction(*result.record);

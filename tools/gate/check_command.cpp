@@ -117,7 +117,9 @@ std::optional<std::string> refusal_reason(const std::set<std::string>& undecided
 }
 
 /// Returns true if two records were measured by one build, as far as is known.
-bool same_build(const Record& a, const Record& b) { return a.env.git == b.env.git && a.env.dirty == b.env.dirty; }
+bool same_build(const Record& a, const Record& b) {
+  return a.env.git == b.env.git && a.env.dirty == b.env.dirty;
+}
 
 /// A baseline with accepted records.
 struct Merged {
@@ -126,8 +128,8 @@ struct Merged {
   std::size_t fewest = 0, most = 0;     ///< records of a case
 };
 
-/// Adds accepted records to the old baseline: as repeats of records of the same build, or in place of others. New cases
-/// follow.
+/// Adds accepted records to the old baseline: as repeats of records of the same build, or in place of others.
+/// New cases follow.
 Merged merged(const RecordSet& old, const RecordSet& run, bool replace) {
   const BaselineRepeats repeats(old);
   const Answers found = answers(repeats.newest(), run);  // throws if records are ambiguous
@@ -153,7 +155,8 @@ Merged merged(const RecordSet& old, const RecordSet& run, bool replace) {
       continue;
     }
     const Record& fresh = *answer->second;
-    const bool stays = !replace && fresh.id == record.id && same_build(record, fresh) && fresh.created != record.created;
+    const bool stays =
+        !replace && fresh.id == record.id && same_build(record, fresh) && fresh.created != record.created;
     if (stays) add(record);
     if (!stays && Json(record) != Json(fresh)) ++result.replaced;
     if (newest.at(record.id) == record.created) add(fresh);
@@ -181,7 +184,8 @@ void print_against_old(const RecordSet& old, const RecordSet& run, const GateRul
   try {
     GateResult result = judge(old, run, rules);
     std::erase_if(result.cases, [](const CaseResult& one) {  // cases that this run leaves as they are
-      return one.metrics.size() == 1 && one.metrics[0].verdict == GateVerdict::missing && one.metrics[0].unit.empty();
+      return one.metrics.size() == 1 && one.metrics[0].verdict == GateVerdict::missing &&
+             one.metrics[0].unit.empty();
     });
     if (result.cases.empty()) return;
     fmt::print("against the old baseline: {}\n", gate_summary(result));
@@ -193,8 +197,8 @@ void print_against_old(const RecordSet& old, const RecordSet& run, const GateRul
   }
 }
 
-/// Writes a baseline beside the old one and renames it; with `keep` the old one stays as the first unused FILE.N, whose
-/// name is returned. Throws InvalidInput, with the old one unchanged and no other file left.
+/// Writes a baseline beside the old one and renames it; with `keep` the old one stays as the first unused
+/// FILE.N, whose name is returned. Throws InvalidInput, with the old one unchanged and no other file left.
 std::string write_baseline(const std::string& path, const std::vector<Record>& records, bool keep) {
   const std::string beside = path + ".new";
   const std::string kept = keep ? spare_name(path) : "";
@@ -210,7 +214,8 @@ std::string write_baseline(const std::string& path, const std::vector<Record>& r
   } catch (const InvalidInput& problem) {
     give_up(problem.what());
   }
-  if (keep && !fs::copy_file(path, kept, error)) give_up(fmt::format("cannot write {}: {}", kept, error.message()));
+  if (keep && !fs::copy_file(path, kept, error))
+    give_up(fmt::format("cannot write {}: {}", kept, error.message()));
   fs::rename(beside, path, error);
   if (error) give_up(fmt::format("cannot write {}: {}", path, error.message()));
   return kept;
@@ -258,7 +263,8 @@ int accept(const CheckOptions& options, const GateRules& rules, RecordSet run) {
   if (!old.records.empty()) {
     if (const auto difference = difference_in_kind(old, run)) {  // nothing of the old baseline can stay
       if (!options.replace)
-        throw InvalidInput(*difference + "; with --replace, --accept replaces the whole baseline and keeps the old one");
+        throw InvalidInput(*difference +
+                           "; with --replace, --accept replaces the whole baseline and keeps the old one");
       fmt::print("{}; the old one is replaced whole\n", printable(*difference));
       other_kind = true;
       old = {};
@@ -268,8 +274,8 @@ int accept(const CheckOptions& options, const GateRules& rules, RecordSet run) {
   if (!old.records.empty()) print_against_old(old, run, rules);
   const std::string kept = write_baseline(options.baseline, now.records, other_kind || now.replaced > 0);
   if (!kept.empty()) fmt::print("the old baseline is kept as {}\n", printable(kept));
-  fmt::print("accepted {} into {}, which has {} now{}\n", plural(measured, "case"), printable(options.baseline), now.cases,
-             records_text(now));
+  fmt::print("accepted {} into {}, which has {} now{}\n", plural(measured, "case"),
+             printable(options.baseline), now.cases, records_text(now));
   print_unjudgeable(against_itself);
   return kCheckPassed;
 }
@@ -343,7 +349,8 @@ int check(const CheckOptions& options, const RerunCommand& command) {
   check_stream(options);
   if (options.replace && !options.accept) throw InvalidInput("--replace: only with --accept");
   if (!named_descriptor(options.baseline) && is_among(options.paths, options.baseline))
-    throw InvalidInput(fmt::format("--baseline {}: a file of this run, too; move it out of PATH", options.baseline));
+    throw InvalidInput(
+        fmt::format("--baseline {}: a file of this run, too; move it out of PATH", options.baseline));
   std::vector<std::string> inputs = options.paths;
   inputs.push_back(options.baseline);
   check_outputs({{"--markdown", options.markdown}, {"--junit", options.junit}, {"--json", options.json}},
@@ -404,11 +411,14 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   const auto text = [&](const char* flag, std::string& value, const char* help, const char* type) {
     command->add_option(flag, value, help)->type_name(type)->capture_default_str();
   };
-  text("--tokens-per-s", options.tokens_per_s, "tolerated loss of speed; more is SLOWER, or NOISY within run-to-run noise", "X%");
+  text("--tokens-per-s", options.tokens_per_s,
+       "tolerated loss of speed; more is SLOWER, or NOISY within run-to-run noise", "X%");
   text("--memory", options.memory, "tolerated growth of peak memory; more is BIGGER", "X%");
-  text("--loss", options.loss,
-       "tolerated growth of the loss; more is WORSE, or NOISY within run-to-run noise; auto: 0.25%, on the mean of three or more seeds",
-       "X%|auto");
+  text(
+      "--loss", options.loss,
+      "tolerated growth of the loss; more is WORSE, or NOISY within run-to-run noise; auto: 0.25%, on the mean of "
+       "three or more seeds",
+      "X%|auto");
   command->add_flag("--numerics", options.numerics,
                     "comparison of first loss and quantization noise too (CPU device)");
   text("--markdown", options.markdown, "output file for the result as Markdown", "FILE");
@@ -419,8 +429,9 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
                    "NOISY cases as passed or failed; MISSING never passes (default exit status 3)")
       ->check(CLI::IsMember({"pass", "fail"}).description(""))
       ->type_name("pass|fail");
-  command->add_flag("--accept", options.accept,
-                    "update of the baseline with this run's measured cases: repeats of one commit are added, others replaced");
+  command->add_flag(
+      "--accept", options.accept,
+      "update of the baseline with this run's measured cases: repeats of one commit are added, others replaced");
   command->add_flag("--replace", options.replace,
                     "--accept replaces repeats of the same commit too, and a baseline of another GPU model");
   return command;

@@ -23,19 +23,20 @@ struct CheckOptions {
   std::string markdown, junit, json;  ///< additional output files; empty: none
   std::string inconclusive;           ///< "pass" or "fail"; empty: exit status 3
   bool accept = false;                ///< update the baseline with the records of this run
-  bool replace = false;               ///< with accept: replace records of the same build, and a baseline of another kind
+  bool replace = false;  ///< with accept: replace records of the same build, and a baseline of another kind
 };
 
 /// Prints the result and returns the exit status. Also appends Markdown to the file named by
 /// GITHUB_STEP_SUMMARY. If GITHUB_ACTIONS is "true", prints annotations, and disables workflow commands for
 /// all other output.
 ///
-/// With `accept`, measured cases of the run go into the baseline, except records that contradict themselves or whose age
-/// is ambiguous. A record of the commit of the baseline's records of its case becomes a repeat of it; another, or any with
-/// `replace`, takes their place, and so does a record of the same time. What got worse is printed, as a check against the
-/// old baseline finds it. A baseline of another kind (difference_in_kind) is replaced entirely, with `replace` only. An old
-/// file of which records were replaced is kept as FILE.1, FILE.2, ... The status is then 0. Accepted cases that cannot be
-/// judged against themselves are named: a check against them stays inconclusive.
+/// With `accept`, measured cases of the run go into the baseline, except records that contradict themselves
+/// or whose age is ambiguous. A record of the commit of the baseline's records of its case becomes a repeat
+/// of it; another, or any with `replace`, takes their place, and so does a record of the same time. What got
+/// worse is printed, as a check against the old baseline finds it. A baseline of another kind
+/// (difference_in_kind) is replaced entirely, with `replace` only. An old file of which records were replaced
+/// is kept as FILE.1, FILE.2, ... The status is then 0. Accepted cases that cannot be judged against
+/// themselves are named: a check against them stays inconclusive.
 ///
 /// Throws InvalidInput if a path holds no record, if the baseline is missing, empty or broken, if the two
 /// must not be compared, or if an output cannot be written.

@@ -461,7 +461,9 @@ TEST_CASE("check: --accept creates and updates a baseline", "[check]") {
   CHECK(check_says("--baseline " + baseline + " " + second).status == 1);
   const Answer updated = check_says("--accept --baseline " + baseline + " " + second);
   CHECK(updated.status == 0);
-  CHECK(contains(updated.text, "against the old baseline: 1 case: 1 SLOWER\n  llama3.2-1b, bf16: tokens/s SLOWER, 54613 -> "));
+  CHECK(contains(
+      updated.text,
+      "against the old baseline: 1 case: 1 SLOWER\n  llama3.2-1b, bf16: tokens/s SLOWER, 54613 -> "));
   CHECK(contains(updated.text, "the old baseline is kept as " + baseline + ".1\n"));
   CHECK(check_says("--baseline " + baseline + " " + second).status == 0);
   // Cases missing in this run stay in place.
@@ -480,7 +482,8 @@ TEST_CASE("check: --accept creates and updates a baseline", "[check]") {
   other.env.gpu->name = "NVIDIA B200";
   const std::string b200 = write_records(directory, "b200.jsonl", {other});
   const std::string old = file_text(baseline);
-  CHECK(contains(refusal_in(check_says("--accept --baseline " + baseline + " " + b200)), "with --replace, --accept replaces"));
+  CHECK(contains(refusal_in(check_says("--accept --baseline " + baseline + " " + b200)),
+                 "with --replace, --accept replaces"));
   CHECK(file_text(baseline) == old);
   const Answer replaced = check_says("--accept --replace --baseline " + baseline + " " + b200);
   CHECK(replaced.status == 0);
@@ -504,7 +507,8 @@ TEST_CASE("check: --accept creates and updates a baseline", "[check]") {
   CHECK(read_records({baseline + ".3"}).records.size() == 1);
   const std::string both = write_records(directory, "both.jsonl", {kBf16, samples::cpu_record("bf16")});
   CHECK(contains(refusal_in(check_says("--accept --baseline " + baseline + " " + both)), "mixes GPU models"));
-  CHECK(refusal_in(check_says("--replace --baseline " + baseline + " " + cpu)) == "precbench: --replace: only with --accept");
+  CHECK(refusal_in(check_says("--replace --baseline " + baseline + " " + cpu)) ==
+        "precbench: --replace: only with --accept");
   // Without a measured case the baseline is unchanged.
   const std::string before = file_text(baseline);
   const std::string failed =
@@ -559,12 +563,15 @@ TEST_CASE("check: contradictions and duplicates never pass whatever --inconclusi
   const TempDirectory directory;
   const std::string baseline = write_records(directory, "base.jsonl", {kMxfp8});
   const auto status = [&](const std::vector<Record>& run) {
-    return check_says("--inconclusive pass --baseline " + baseline + " " + write_records(directory, "run.jsonl", run))
+    return check_says("--inconclusive pass --baseline " + baseline + " " +
+                      write_records(directory, "run.jsonl", run))
         .status;
   };
   Json null = kMxfp8;
   null["training"]["loss"][50] = nullptr;
-  CHECK(check_says("--inconclusive pass --baseline " + baseline + " " + directory.write("null.jsonl", null.dump())).status == 3);
+  CHECK(check_says("--inconclusive pass --baseline " + baseline + " " +
+                   directory.write("null.jsonl", null.dump()))
+            .status == 3);
   Record edited = kMxfp8, slower = samples::gpu_record("mxfp8", 300), relabelled = kMxfp8;
   *edited.metrics->tokens_per_s *= 0.9;
   relabelled.schema = 1;

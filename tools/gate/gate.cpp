@@ -134,7 +134,8 @@ SpeedTask speed_task(const Match& match, double tolerance, const std::string& la
 
 /// Returns the metric of the speed of each match; null where there is none to judge.
 std::vector<std::optional<MetricResult>> gate_speeds(const std::vector<Match>& matches, double tolerance,
-                                                     const std::vector<std::string>& labels, Distinct& notes) {
+                                                     const std::vector<std::string>& labels,
+                                                     Distinct& notes) {
   std::vector<std::optional<MetricResult>> results(matches.size());
   std::vector<std::size_t> places;
   std::vector<SpeedCase> cases;

@@ -1,5 +1,5 @@
-// Records that were constructed to pass where they must not: held-out losses, quantities that one side lacks, curves that
-// are wrong only in the middle; and the notes on what no verdict covers.
+// Records that were constructed to pass where they must not: held-out losses, quantities that one side lacks,
+// curves that are wrong only in the middle; and the notes on what no verdict covers.
 #include <algorithm>
 #include <cmath>
 
@@ -29,16 +29,21 @@ Record shortened(std::size_t steps) {
   });
 }
 
-std::vector<std::string> notes_on(const Record& baseline, const Record& run) { return judge_one(baseline, run).notes; }
+std::vector<std::string> notes_on(const Record& baseline, const Record& run) {
+  return judge_one(baseline, run).notes;
+}
 
 bool has_note(const std::vector<std::string>& notes, const std::string& text) {
-  return std::any_of(notes.begin(), notes.end(), [&](const std::string& note) { return contains(note, text); });
+  return std::any_of(notes.begin(), notes.end(),
+                     [&](const std::string& note) { return contains(note, text); });
 }
 
 }  // namespace
 
 TEST_CASE("judge: the held-out loss is judged like the loss", "[gate]") {
-  const auto verdict = [](auto&& change) { return verdict_of(judge_one(kAttackBase, changed(change)), "held-out loss"); };
+  const auto verdict = [](auto&& change) {
+    return verdict_of(judge_one(kAttackBase, changed(change)), "held-out loss");
+  };
   CHECK(verdict([](Record&) {}) == GateVerdict::pass);
   CHECK(verdict([](Record& r) { *r.training->evaluations[0].loss *= 3; }) == GateVerdict::worse);
   CHECK(verdict([](Record& r) { *r.training->evaluations[0].loss *= 1.003; }) == GateVerdict::worse);
@@ -86,12 +91,15 @@ TEST_CASE("judge: a metric that one side lacks is MISSING and never left out in 
   missing(lacking([](Record& r) { r.memory->measured->peak = 0; }),
           changed([](Record& r) { r.memory->measured->peak *= 5; }), "peak memory");
   missing(lacking([](Record& r) { r.training->loss.clear(), r.case_fields["steps"] = 0; }),
-          lacking([](Record& r) { r.case_fields["steps"] = 0, r.training->loss.clear(), r.training->loss.push_back(2); }),
+          lacking([](Record& r) {
+            r.case_fields["steps"] = 0, r.training->loss.clear(), r.training->loss.push_back(2);
+          }),
           "run");
   // Fewer than five steps make no final loss.
   Record worse = shortened(4);
   for (double& loss : worse.training->loss) loss *= 2;
-  CHECK(missing(shortened(4), worse, "final loss") == "4 steps make no final loss, at least 5 do: raise --steps");
+  CHECK(missing(shortened(4), worse, "final loss") ==
+        "4 steps make no final loss, at least 5 do: raise --steps");
 }
 
 TEST_CASE("judge: what neither side has is noted", "[gate]") {
@@ -134,19 +142,27 @@ TEST_CASE("judge: both commits are named, and a run of the baseline's commit or 
   const auto same = notes_on(kAttackBase, later("0123abc", "2025-03-09T12:00:00Z"));
   CHECK(has_note(same, "run and baseline are of the same commit, 0123abc"));
   CHECK(has_note(same, "--fresh"));
-  CHECK(has_note(notes_on(kAttackBase, later("def4567", "2024-03-01T12:00:00Z")), "this run is older than the baseline"));
+  CHECK(has_note(notes_on(kAttackBase, later("def4567", "2024-03-01T12:00:00Z")),
+                 "this run is older than the baseline"));
   CHECK(has_note(notes_on(kAttackBase, kAttackBase), "the baseline's own records"));
 }
 
 TEST_CASE("judge: another board and its limits and kernels and energy are noted", "[gate]") {
   const auto notes = [](auto&& change) { return notes_on(kAttackBase, changed(change)); };
   CHECK(has_note(notes([](Record& r) { r.env.gpu->uuid = "GPU-2"; }), "another board of the same GPU model"));
-  CHECK(has_note(notes([](Record& r) { *r.env.gpu->memory /= 2; }), "GPU memory of 140.40 GiB in the baseline, 70.20 GiB here"));
-  CHECK(has_note(notes([](Record& r) { r.env.gpu->power_limit = 400; }), "GPU power limit of 700 W in the baseline, 400 W here"));
-  CHECK(has_note(notes([](Record& r) { r.env.gpu->ecc = false; }), "GPU memory ECC on in the baseline, off here"));
-  CHECK(has_note(notes([](Record& r) { r.support->attention = "own"; }), "attention kernels: cudnn 9.8.0 in the baseline, own here"));
-  CHECK(has_note(notes([](Record& r) { *r.metrics->energy_j_per_token *= 2; }), "energy per token +100%; it is not judged"));
-  CHECK(has_note(notes([](Record& r) { *r.memory->driver *= 2; }), "memory in use as the driver counts it +100%"));
-  CHECK(has_note(notes([](Record& r) { r.case_fields["turbo"] = "half_the_work"; }),
-                 "the baseline lacks these case fields, and is taken to have their defaults: turbo (half_the_work)"));
+  CHECK(has_note(notes([](Record& r) { *r.env.gpu->memory /= 2; }),
+                 "GPU memory of 140.40 GiB in the baseline, 70.20 GiB here"));
+  CHECK(has_note(notes([](Record& r) { r.env.gpu->power_limit = 400; }),
+                 "GPU power limit of 700 W in the baseline, 400 W here"));
+  CHECK(has_note(notes([](Record& r) { r.env.gpu->ecc = false; }),
+                 "GPU memory ECC on in the baseline, off here"));
+  CHECK(has_note(notes([](Record& r) { r.support->attention = "own"; }),
+                 "attention kernels: cudnn 9.8.0 in the baseline, own here"));
+  CHECK(has_note(notes([](Record& r) { *r.metrics->energy_j_per_token *= 2; }),
+                 "energy per token +100%; it is not judged"));
+  CHECK(has_note(notes([](Record& r) { *r.memory->driver *= 2; }),
+                 "memory in use as the driver counts it +100%"));
+  CHECK(has_note(
+      notes([](Record& r) { r.case_fields["turbo"] = "half_the_work"; }),
+      "the baseline lacks these case fields, and is taken to have their defaults: turbo (half_the_work)"));
 }

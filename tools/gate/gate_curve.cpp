@@ -1,5 +1,5 @@
-// Compares whole curves coarsely. The final loss covers the last tenth; a run that was far off before, or whose gradients
-// have another size, computes something else.
+// Compares whole curves coarsely. The final loss covers the last tenth; a run that was far off before, or
+// whose gradients have another size, computes something else.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,16 +47,18 @@ std::optional<MetricResult> judge_curve(const Record& baseline, const Record& cu
     const std::size_t end = std::min(steps, begin + length);
     const double before = part_mean(was.loss, begin, end), now = part_mean(is.loss, begin, end);
     if (before > 0 && !(now <= (1 + kFarAbove) * before))
-      return noisy_curve(fmt::format("the mean loss of steps {} to {} is {:.4g} against {:.4g}; the verdict on the final "
-                                     "loss covers only the last tenth",
-                                     begin + 1, end, now, before));
+      return noisy_curve(
+          fmt::format("the mean loss of steps {} to {} is {:.4g} against {:.4g}; the verdict on the final "
+                      "loss covers only the last tenth",
+                      begin + 1, end, now, before));
   }
   const std::size_t norms = std::min(was.grad_norm.size(), is.grad_norm.size());
   if (norms < kFewestEntries) return std::nullopt;
   const auto before = last_median(was.grad_norm, norms), now = last_median(is.grad_norm, norms);
   if (before && now && *before > 0 && !(*now <= kFarNorm * *before && *now >= *before / kFarNorm))
-    return noisy_curve(fmt::format("the gradient norm is {:.4g} against {:.4g}, the median over the last tenth of the steps",
-                                   *now, *before));
+    return noisy_curve(
+        fmt::format("the gradient norm is {:.4g} against {:.4g}, the median over the last tenth of the steps",
+                    *now, *before));
   return std::nullopt;
 }
 

@@ -107,7 +107,8 @@ void LossJudge::pool_noise() {
   }
 }
 
-/// Decides which changes are significant, among all that the check judges: mean changes of works, and single cases.
+/// Decides which changes are significant, among all that the check judges: mean changes of works, and single
+/// cases.
 void LossJudge::test() {
   struct Hypothesis {
     Seeds* work;  ///< null: the case at `place`
@@ -129,15 +130,18 @@ void LossJudge::test() {
       seeds.mean = change.mean;
       seeds.half_width = half_width(change, static_cast<int>(count), kLossLevel / 2);
       double chance = p_of_beyond(seeds.changes, 0, -1);
-      // Seeds that are all above the tolerance need not agree on how much if noise between runs does not explain it.
+      // Seeds that are all above the tolerance need not agree on how much if noise between runs does not
+      // explain it.
       const double lowest = *std::min_element(seeds.changes.begin(), seeds.changes.end());
       if (noise.prior.limit > 0 && lowest > tolerance_)
-        chance = std::min(1.0, 2 * std::min(chance, noise.chance_of(change.mean * std::sqrt(static_cast<double>(count)))));
+        chance = std::min(
+            1.0, 2 * std::min(chance, noise.chance_of(change.mean * std::sqrt(static_cast<double>(count)))));
       add(&seeds, 0, chance);
     }
     for (std::size_t i = 0; i < count; ++i)
       add(nullptr, seeds.places[i],
-          together ? chance_beside_others(seeds.changes, i) : noise_[seeds.places[i]].chance_of(seeds.changes[i]));
+          together ? chance_beside_others(seeds.changes, i)
+                   : noise_[seeds.places[i]].chance_of(seeds.changes[i]));
   }
   const std::vector<bool> significant = holm(chances, kAlarmLevel / kLossQuantities);
   for (std::size_t i = 0; i < hypotheses.size(); ++i)
@@ -172,13 +176,16 @@ LossJudge::Losses LossJudge::final_losses(const Match& match) const {
     say(*losses.unfit, verdict, std::move(reason));
     return losses;
   };
-  if (!has_was) return unfit(GateVerdict::missing, "the baseline's record lacks it; --accept --replace takes this run's");
+  if (!has_was)
+    return unfit(GateVerdict::missing, "the baseline's record lacks it; --accept --replace takes this run's");
   if (!has_is) return unfit(GateVerdict::missing, "the record of this run lacks it");
   constexpr std::size_t kFewest = 5;  // of trailing_mean
-  if (const std::size_t steps = std::min(was->size(), is->size()); steps < kFewest && was->size() == is->size())
-    return unfit(GateVerdict::missing,
-                 fmt::format("{} make no final loss, at least {} do: raise --steps", plural(steps, "step"), kFewest));
-  if (const std::string why = too_short(was->size(), is->size()); !why.empty()) return unfit(GateVerdict::noisy, why);
+  if (const std::size_t steps = std::min(was->size(), is->size());
+      steps < kFewest && was->size() == is->size())
+    return unfit(GateVerdict::missing, fmt::format("{} make no final loss, at least {} do: raise --steps",
+                                                   plural(steps, "step"), kFewest));
+  if (const std::string why = too_short(was->size(), is->size()); !why.empty())
+    return unfit(GateVerdict::noisy, why);
   for (const LocatedRecord* repeat : match.repeats) {
     const Curve* const curve = curve_of(repeat);
     if (!curve || !too_short(curve->size(), is->size()).empty()) continue;
@@ -202,15 +209,19 @@ LossJudge::Losses LossJudge::held_out_losses(const Match& match) const {
     return losses;
   };
   if (is.empty()) return unfit(GateVerdict::missing, "the record of this run lacks it");
-  const auto last = std::find_if(was.rbegin(), was.rend(),
-                                 [&](const Evaluation& one) { return evaluation_at(is, one.step) != nullptr; });
+  const auto last = std::find_if(was.rbegin(), was.rend(), [&](const Evaluation& one) {
+    return evaluation_at(is, one.step) != nullptr;
+  });
   if (last == was.rend())
-    return unfit(GateVerdict::noisy, "no evaluation after as many steps as in the baseline: use its --eval-every");
+    return unfit(GateVerdict::noisy,
+                 "no evaluation after as many steps as in the baseline: use its --eval-every");
   const Evaluation& now = *evaluation_at(is, last->step);
   if (now.tokens != last->tokens)
-    return unfit(GateVerdict::noisy,
-                 fmt::format("{} tokens here and {} in the baseline: use its --eval-data", now.tokens, last->tokens));
-  if (!now.loss) return unfit(GateVerdict::worse, fmt::format("not finite after {}", plural(static_cast<std::size_t>(now.step), "step")));
+    return unfit(GateVerdict::noisy, fmt::format("{} tokens here and {} in the baseline: use its --eval-data",
+                                                 now.tokens, last->tokens));
+  if (!now.loss)
+    return unfit(GateVerdict::worse,
+                 fmt::format("not finite after {}", plural(static_cast<std::size_t>(now.step), "step")));
   for (const LocatedRecord* repeat : match.repeats)
     if (const Evaluation* one = evaluation_at(evaluations_of(repeat), last->step); one && one->loss) {
       losses.baseline.push_back(*one->loss);
@@ -226,7 +237,8 @@ std::string LossJudge::work_of(const Match& match) const {
   return fields.dump();
 }
 
-std::optional<MetricResult> LossJudge::judge(const Match& match, const std::string& label, Distinct& notes) const {
+std::optional<MetricResult> LossJudge::judge(const Match& match, const std::string& label,
+                                             Distinct& notes) const {
   const std::size_t place = places_.at(match.baseline);
   const Losses& losses = losses_[place];
   if (losses.absent) {
@@ -253,7 +265,8 @@ void LossJudge::judge_alone(std::size_t place, MetricResult& result) const {
   const std::string size = fmt::format("{:+.3f}%, {:.3g}% are allowed", 100 * change, 100 * tolerance_);
   const auto noisy = [&](const std::string& text) {
     say(result, GateVerdict::noisy,
-        size + "; " + text + loss_remedy(noise, kinds_[place], std::abs(change), kLossQuantities * losses_.size()));
+        size + "; " + text +
+            loss_remedy(noise, kinds_[place], std::abs(change), kLossQuantities * losses_.size()));
   };
   if (change > tolerance_ && significant_[place])
     say(result, GateVerdict::worse, size);

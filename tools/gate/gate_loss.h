@@ -14,8 +14,8 @@
 
 namespace precbench {
 
-/// final_loss: trailing mean of training.loss after the steps that both sides did. held_out: training.evaluations after
-/// the last number of steps that both sides evaluated.
+/// final_loss: trailing mean of training.loss after the steps that both sides did. held_out:
+/// training.evaluations after the last number of steps that both sides evaluated.
 enum class LossQuantity : std::uint8_t { final_loss, held_out };
 
 /// Number of quantities, which share the rate of false alarms.
@@ -23,13 +23,13 @@ inline constexpr std::size_t kLossQuantities = 2;
 
 class LossJudge {
  public:
-  /// Judges all matches that can be judged. `workloads`: of the baseline's records. `tolerance`: a fraction; null:
-  /// kEmaTolerance, with seeds judged together.
-  LossJudge(const std::vector<Match>& matches, const Workloads& workloads, const std::optional<double>& tolerance,
-            LossQuantity quantity);
+  /// Judges all matches that can be judged. `workloads`: of the baseline's records. `tolerance`: a fraction;
+  /// null: kEmaTolerance, with seeds judged together.
+  LossJudge(const std::vector<Match>& matches, const Workloads& workloads,
+            const std::optional<double>& tolerance, LossQuantity quantity);
 
-  /// Returns the metric of a match given to the constructor. Null if neither side has the quantity; notes say so for
-  /// the final loss.
+  /// Returns the metric of a match given to the constructor. Null if neither side has the quantity; notes say
+  /// so for the final loss.
   std::optional<MetricResult> judge(const Match& match, const std::string& label, Distinct& notes) const;
 
  private:
@@ -64,9 +64,9 @@ class LossJudge {
   LossQuantity quantity_;
   std::map<const LocatedRecord*, std::size_t> places_;  ///< of matches in losses_, by their baseline
   std::vector<Losses> losses_;
-  std::vector<RunNoise> noise_;      ///< by place
-  std::vector<NoiseKind> kinds_;     ///< by place
-  std::vector<bool> significant_;    ///< by place: this case alone is above what noise explains
+  std::vector<RunNoise> noise_;         ///< by place
+  std::vector<NoiseKind> kinds_;        ///< by place
+  std::vector<bool> significant_;       ///< by place: this case alone is above what noise explains
   std::map<std::string, Seeds> seeds_;  ///< by work_of
 };
 

@@ -93,8 +93,9 @@ std::optional<MetricResult> what_is_unfit(const Match& match, const Ids& undecid
   for (const LocatedRecord* repeat : match.repeats)
     if (repeat != match.baseline)
       if (const auto difference = difference_in_work(*match.baseline, *repeat))
-        return Match::whole(GateVerdict::missing,
-                            fmt::format("the baseline's records of this case did other work: {}", *difference));
+        return Match::whole(
+            GateVerdict::missing,
+            fmt::format("the baseline's records of this case did other work: {}", *difference));
   std::vector<const LocatedRecord*> judged = match.repeats;
   judged.push_back(match.current);
   for (const LocatedRecord* located : judged)

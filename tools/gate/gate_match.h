@@ -19,12 +19,13 @@ class BaselineRepeats {
   explicit BaselineRepeats(const RecordSet& all);
   /// Returns the newest record of each case.
   const RecordSet& newest() const { return newest_ ? *newest_ : all_; }
-  /// Returns all records of the case of a record of newest(), oldest first; that record alone if there are no others.
+  /// Returns all records of the case of a record of newest(), oldest first; that record alone if there are no
+  /// others.
   std::vector<const LocatedRecord*> of(const LocatedRecord& newest) const;
 
  private:
   const RecordSet& all_;
-  std::optional<RecordSet> newest_;  ///< null without repeats
+  std::optional<RecordSet> newest_;                                   ///< null without repeats
   std::map<std::string, std::vector<const LocatedRecord*>> by_case_;  ///< of cases with repeats
 };
 

@@ -20,7 +20,8 @@ constexpr double kBeyondPass = 0.05;
 
 // Standard deviations and limits by noise_priors.py, which checks these lines.
 constexpr NoisePrior kGpuStepTime{"GPU step time", 0.0074, 0.022};
-constexpr NoisePrior kCpuStepTime{"CPU step time", 0.0147, 0.044};  // no committed repeats; twice that of a GPU
+constexpr NoisePrior kCpuStepTime{"CPU step time", 0.0147,
+                                  0.044};  // no committed repeats; twice that of a GPU
 constexpr NoisePrior kGpuLoss{"GPU loss, learning rate of at least 1e-4", 0.0057, 0.0171};
 constexpr NoisePrior kGpuLossSlow{"GPU loss, lower learning rate", 0.000107, 0.00055};
 constexpr NoisePrior kDeterministicLoss{"deterministic loss", 0, 0};
@@ -31,7 +32,9 @@ double normal_tail(double z) { return 0.5 * std::erfc(z / std::sqrt(2.0)); }
 /// Returns change / spread, the limit of it for no spread.
 double over(double change, double spread) {
   if (spread > 0) return change / spread;
-  return change > 0 ? std::numeric_limits<double>::infinity() : change < 0 ? -std::numeric_limits<double>::infinity() : 0;
+  return change > 0   ? std::numeric_limits<double>::infinity()
+         : change < 0 ? -std::numeric_limits<double>::infinity()
+                      : 0;
 }
 
 double t_tail(double t, double freedom) {
@@ -39,7 +42,8 @@ double t_tail(double t, double freedom) {
   return 1 - student_t_cdf(t, freedom);
 }
 
-/// Returns the standard deviation of a difference between one run and the mean of `records`, over that of one run.
+/// Returns the standard deviation of a difference between one run and the mean of `records`, over that of one
+/// run.
 double difference_factor(std::size_t records) { return std::sqrt(1 + 1 / static_cast<double>(records)); }
 
 /// Spread over repeats with its degrees of freedom.
@@ -47,8 +51,8 @@ struct RepeatSpread {
   double variance = 0, freedom = 0;
 };
 
-/// Returns the spread of all cases' repeats, pooled. `residuals`: for each case with repeats its logarithms minus
-/// their mean.
+/// Returns the spread of all cases' repeats, pooled. `residuals`: for each case with repeats its logarithms
+/// minus their mean.
 RepeatSpread pooled_spread(const std::vector<std::vector<double>>& residuals) {
   std::size_t runs = 0, values = 0;
   double all = 0;
@@ -96,10 +100,12 @@ const NoisePrior& prior_of(NoiseKind kind) {
 
 NoiseKind loss_kind_of(const Record& record) {
   const nlohmann::ordered_json none;
-  if (record.case_fields.value("device", none) == "cpu" || record.case_fields.value("deterministic", none) == "on")
+  if (record.case_fields.value("device", none) == "cpu" ||
+      record.case_fields.value("deterministic", none) == "on")
     return NoiseKind::deterministic_loss;
   double rate = 0;
-  if (const auto field = record.case_fields.find("lr"); field && field->is_number()) rate = field->get<double>();
+  if (const auto field = record.case_fields.find("lr"); field && field->is_number())
+    rate = field->get<double>();
   if (record.training)
     for (const double step : record.training->lr) rate = std::max(rate, step);
   return rate < kFastLearning ? NoiseKind::gpu_loss_slow : NoiseKind::gpu_loss;
@@ -108,8 +114,10 @@ NoiseKind loss_kind_of(const Record& record) {
 double RunNoise::chance_of(double change, double within) const {
   if (std::isnan(change)) return 1;
   const double factor = difference_factor(records);
-  if (!sd) return prior.limit > 0 || within > 0 ? normal_tail(over(change, std::hypot(factor * prior.limit, within)))
-                                                : change > 0 ? 0 : 1;
+  if (!sd)
+    return prior.limit > 0 || within > 0 ? normal_tail(over(change, std::hypot(factor * prior.limit, within)))
+           : change > 0                  ? 0
+                                         : 1;
   const double by_repeats = t_tail(over(change, std::hypot(factor * *sd, within)), freedom);
   // Repeats that lie further apart than the limit show that it does not hold here.
   if (*sd > prior.limit) return by_repeats;
@@ -131,7 +139,8 @@ double RunNoise::half_width() const {
 std::optional<std::size_t> RunNoise::records_to_settle(double change, std::size_t cases) const {
   RunNoise later = *this;
   later.sd = sd.value_or(prior.sd);
-  for (later.records = std::max<std::size_t>(records + 1, 3); later.records <= kMostRecords; ++later.records) {
+  for (later.records = std::max<std::size_t>(records + 1, 3); later.records <= kMostRecords;
+       ++later.records) {
     later.freedom = static_cast<double>(later.records - 1);
     if (later.chance_of(change) <= kAlarmLevel / static_cast<double>(std::max<std::size_t>(cases, 1)))
       return later.records;
@@ -141,11 +150,13 @@ std::optional<std::size_t> RunNoise::records_to_settle(double change, std::size_
 
 std::string RunNoise::text() const {
   if (sd)
-    return fmt::format("the baseline's repeats of this case and those like it differ by {:.2g}% (standard deviation)",
-                       100 * *sd);
-  return fmt::format("unchanged runs may differ that much: by {:.2g}% (standard deviation) in committed repeats of {}, and "
-                     "by up to {:.2g}% elsewhere; the baseline has no repeat of this case",
-                     100 * prior.sd, prior.name, 100 * prior.limit);
+    return fmt::format(
+        "the baseline's repeats of this case and those like it differ by {:.2g}% (standard deviation)",
+        100 * *sd);
+  return fmt::format(
+      "unchanged runs may differ that much: by {:.2g}% (standard deviation) in committed repeats of {}, and "
+      "by up to {:.2g}% elsewhere; the baseline has no repeat of this case",
+      100 * prior.sd, prior.name, 100 * prior.limit);
 }
 
 std::vector<RunNoise> noise_of(const std::vector<std::vector<double>>& values, const NoisePrior& prior) {
@@ -153,7 +164,8 @@ std::vector<RunNoise> noise_of(const std::vector<std::vector<double>>& values, c
   std::vector<std::size_t> place(values.size());  // in residuals
   for (std::size_t i = 0; i < values.size(); ++i) {
     place[i] = residuals.size();
-    const bool positive = std::all_of(values[i].begin(), values[i].end(), [](double value) { return value > 0; });
+    const bool positive =
+        std::all_of(values[i].begin(), values[i].end(), [](double value) { return value > 0; });
     if (values[i].size() < 2 || !positive) continue;
     std::vector<double> logs;
     for (const double value : values[i]) logs.push_back(std::log(value));
@@ -166,7 +178,8 @@ std::vector<RunNoise> noise_of(const std::vector<std::vector<double>>& values, c
   for (std::size_t i = 0; i < values.size(); ++i) {
     RunNoise one{prior, std::max<std::size_t>(values[i].size(), 1)};
     if (pooled.freedom > 0) one.sd = std::sqrt(pooled.variance), one.freedom = pooled.freedom;
-    if (place[i] < residuals.size() && residuals[place[i]].size() == values[i].size() && values[i].size() > 1) {
+    if (place[i] < residuals.size() && residuals[place[i]].size() == values[i].size() &&
+        values[i].size() > 1) {
       const double own = mean_and_spread(residuals[place[i]]).sd;
       if (own > kOwnSpread * *one.sd) one.sd = own, one.freedom = static_cast<double>(values[i].size() - 1);
     }

@@ -1,16 +1,16 @@
-// Run-to-run noise: how far measurements of one unchanged case lie apart. The noise of steps within a run says nothing
-// about it: another board, host load or clock moves a whole run, and without `--deterministic on` rounding differences
-// of a GPU's sums grow into another loss curve.
+// Run-to-run noise: how far measurements of one unchanged case lie apart. The noise of steps within a run
+// says nothing about it: another board, host load or clock moves a whole run, and without `--deterministic
+// on` rounding differences of a GPU's sums grow into another loss curve.
 //
-// It comes from the baseline's repeats, several records of one case, and from a prior by kind of case: the spread of the
-// committed repeats under results/, which noise_priors.py computes and checks against the numbers of this file. With
-// repeats their spread is pooled over the cases. Runs may be off as a whole, so the degrees of freedom are Satterthwaite's
-// for the sum of a component between runs and one between cases of a run. A case whose own spread is more than
-// kOwnSpread times the pooled one is judged by its own.
+// It comes from the baseline's repeats, several records of one case, and from a prior by kind of case: the
+// spread of the committed repeats under results/, which noise_priors.py computes and checks against the
+// numbers of this file. With repeats their spread is pooled over the cases. Runs may be off as a whole, so
+// the degrees of freedom are Satterthwaite's for the sum of a component between runs and one between cases of
+// a run. A case whose own spread is more than kOwnSpread times the pooled one is judged by its own.
 //
-// A regression needs a change that neither the repeats (Student's t) nor the prior's limit (normal) explain, at a
-// family-wise error rate kAlarmLevel over all cases of a check (Holm, 1979). A pass needs the interval of the change,
-// with the blend of prior and repeats as noise, to end below twice the tolerance.
+// A regression needs a change that neither the repeats (Student's t) nor the prior's limit (normal) explain,
+// at a family-wise error rate kAlarmLevel over all cases of a check (Holm, 1979). A pass needs the interval
+// of the change, with the blend of prior and repeats as noise, to end below twice the tolerance.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,9 @@ inline constexpr double kFastLearning = 1e-4;
 /// Prior of a kind; fractions of the value, for one run.
 struct NoisePrior {
   const char* name;
-  double sd;     ///< standard deviation over committed repeats
-  double limit;  ///< largest plausible one elsewhere: three times sd, or the largest of a committed case if that is more
+  double sd;  ///< standard deviation over committed repeats
+  double
+      limit;  ///< largest plausible one elsewhere: three times sd, or the largest of a committed case if that is more
 };
 const NoisePrior& prior_of(NoiseKind kind);
 
@@ -58,13 +59,13 @@ struct RunNoise {
   std::optional<double> sd{};  ///< from repeats; null without
   double freedom = 0;          ///< degrees of freedom of `sd`
 
-  /// Returns the probability that an unchanged run is as far above the baseline as `change`. `within`: standard error
-  /// of the change that the spread within the runs explains.
+  /// Returns the probability that an unchanged run is as far above the baseline as `change`. `within`:
+  /// standard error of the change that the spread within the runs explains.
   double chance_of(double change, double within = 0) const;
   /// Returns the half-width of the interval of a change, 95% on one side, that noise between runs causes.
   double half_width() const;
-  /// Returns the number of records in the baseline, above the present one and at most kMostRecords, with which `change`
-  /// would be significant in a check of `cases`; null if none is.
+  /// Returns the number of records in the baseline, above the present one and at most kMostRecords, with
+  /// which `change` would be significant in a check of `cases`; null if none is.
   std::optional<std::size_t> records_to_settle(double change, std::size_t cases) const;
   /// Returns "repeats of such cases differ by 0.73% (standard deviation; the baseline has no repeat)".
   std::string text() const;
@@ -74,8 +75,8 @@ struct RunNoise {
 };
 inline constexpr std::size_t kMostRecords = 20;
 
-/// Returns the noise of each case. `values`: for each case those of its records in the baseline, in the order in which
-/// they were accepted; positive. Cases of one family are pooled.
+/// Returns the noise of each case. `values`: for each case those of its records in the baseline, in the order
+/// in which they were accepted; positive. Cases of one family are pooled.
 std::vector<RunNoise> noise_of(const std::vector<std::vector<double>>& values, const NoisePrior& prior);
 
 /// Returns "; accept 4 more runs of the baseline's commit (check --accept) to tell", or that no number up to

@@ -16,7 +16,8 @@ namespace {
 
 constexpr NoisePrior kPrior{"test", 0.01, 0.03};
 
-/// Returns a training run on a GPU whose rounding differences grow: learning rate 1e-3, loss scaled by 1 + `change`.
+/// Returns a training run on a GPU whose rounding differences grow: learning rate 1e-3, loss scaled by 1 +
+/// `change`.
 Record trained(double change, int day = 1, const char* deterministic = "off") {
   Record record = samples::gpu_record("bf16", 250);
   record.case_fields["lr"] = 1e-3;
@@ -49,7 +50,8 @@ TEST_CASE("noise_of: the spread of one case has one less degree of freedom than 
   CHECK_FALSE(noise_of({{100}, {50}}, kPrior)[0].sd);
 }
 
-TEST_CASE("noise_of: cases that vary on their own are pooled, but not runs that are off as a whole", "[gate]") {
+TEST_CASE("noise_of: cases that vary on their own are pooled, but not runs that are off as a whole",
+          "[gate]") {
   // Each case has its own order of fast and slow records.
   const std::vector<RunNoise> own = noise_of({{99, 100, 101}, {101, 99, 100}, {100, 101, 99}}, kPrior);
   CHECK(std::abs(own[0].sd.value() - 0.01) < 2e-3);
@@ -58,8 +60,8 @@ TEST_CASE("noise_of: cases that vary on their own are pooled, but not runs that 
   CHECK(std::abs(shared[0].sd.value() - 0.01) < 1e-4);
   CHECK(shared[0].freedom < 2.1);
   // A case that varies much more than the others is judged by its own spread.
-  const std::vector<RunNoise> mixed =
-      noise_of({{100, 100.1, 99.9}, {100, 99.9, 100.1}, {100, 99.9, 100.1}, {100, 99.9, 100}, {90, 100, 110}}, kPrior);
+  const std::vector<RunNoise> mixed = noise_of(
+      {{100, 100.1, 99.9}, {100, 99.9, 100.1}, {100, 99.9, 100.1}, {100, 99.9, 100}, {90, 100, 110}}, kPrior);
   CHECK(mixed[4].sd.value() > 0.09);
   CHECK(mixed[4].freedom == 2);
   CHECK(mixed[0].sd.value() < 0.09);
@@ -73,7 +75,7 @@ TEST_CASE("RunNoise: chances of a change with and without repeats", "[gate]") {
   CHECK(noise.chance_of(0.5) < 1e-9);
   CHECK(noise.chance_of(std::nan("")) == 1);
   noise.records = 3, noise.sd = 0.001, noise.freedom = 2;
-  CHECK(noise.chance_of(0.05) < 0.005);                     // far beyond what the repeats show
+  CHECK(noise.chance_of(0.05) < 0.005);                   // far beyond what the repeats show
   CHECK(RunNoise{{"exact", 0, 0}}.chance_of(1e-9) == 0);  // a deterministic loss has no noise
   CHECK(RunNoise{{"exact", 0, 0}}.chance_of(0) == 1);
   CHECK(noise.half_width() > 0);
@@ -86,11 +88,13 @@ TEST_CASE("judge: a slowdown of the size of run-to-run noise is NOISY and names 
   CHECK(contains(once.reason, "unchanged runs may differ that much"));
   CHECK(contains(once.reason, "more runs of the baseline's commit would tell (check --accept adds them)"));
   // Repeats that agree settle it.
-  const std::vector<Record> quiet = {timed(250, 1), timed(250.4, 2), timed(249.6, 3), timed(250.2, 4), timed(249.8, 5)};
+  const std::vector<Record> quiet = {timed(250, 1), timed(250.4, 2), timed(249.6, 3), timed(250.2, 4),
+                                     timed(249.8, 5)};
   CHECK(metric(quiet, timed(262, 9), "tokens/s").verdict == GateVerdict::slower);
   CHECK(metric(quiet, timed(250.3, 9), "tokens/s").verdict == GateVerdict::pass);
   // Repeats that do not agree show that it may be noise.
-  const std::vector<Record> loud = {timed(250, 1), timed(258, 2), timed(243, 3), timed(255, 4), timed(246, 5)};
+  const std::vector<Record> loud = {timed(250, 1), timed(258, 2), timed(243, 3), timed(255, 4),
+                                    timed(246, 5)};
   const MetricResult among_loud = metric(loud, timed(265, 9), "tokens/s");
   CHECK(among_loud.verdict == GateVerdict::noisy);
   // No plausible noise explains this, even with one record a side.
@@ -98,7 +102,8 @@ TEST_CASE("judge: a slowdown of the size of run-to-run noise is NOISY and names 
 }
 
 TEST_CASE("judge: a case whose slowdown is below the tolerance is never SLOWER", "[gate]") {
-  const std::vector<Record> quiet = {timed(250, 1), timed(250.01, 2), timed(249.99, 3), timed(250, 4), timed(250, 5)};
+  const std::vector<Record> quiet = {timed(250, 1), timed(250.01, 2), timed(249.99, 3), timed(250, 4),
+                                     timed(250, 5)};
   for (const double change : {0.01, 0.02, 0.025, 0.0299}) {
     CAPTURE(change);
     CHECK(metric({timed(250, 1)}, timed(250 * (1 + change), 9), "tokens/s").verdict != GateVerdict::slower);
@@ -120,8 +125,8 @@ TEST_CASE("judge: a loss of the size of run-to-run noise is NOISY and names --de
 }
 
 TEST_CASE("judge: repeats in the baseline give the noise of a loss", "[gate]") {
-  const std::vector<Record> quiet = {trained(0, 1), trained(0.0002, 2), trained(-0.0002, 3), trained(0.0001, 4),
-                                     trained(-0.0001, 5)};
+  const std::vector<Record> quiet = {trained(0, 1), trained(0.0002, 2), trained(-0.0002, 3),
+                                     trained(0.0001, 4), trained(-0.0001, 5)};
   CHECK(metric(quiet, trained(0.006, 9), "final loss").verdict == GateVerdict::worse);
   const std::vector<Record> loud = {trained(0, 1), trained(0.01, 2), trained(-0.01, 3)};
   CHECK(metric(loud, trained(0.012, 9), "final loss").verdict == GateVerdict::noisy);
@@ -134,7 +139,8 @@ TEST_CASE("judge: a slow run on a busy machine is NOISY", "[gate]") {
   const Record base = timed(250, 1);
   Record slow = timed(350, 9);
   CHECK(metric({base}, slow, "tokens/s").verdict == GateVerdict::slower);
-  slow.warnings = {"step times are noisy: IQR / 1.349 over the median is above 5%, so speeds and ratios are uncertain"};
+  slow.warnings = {
+      "step times are noisy: IQR / 1.349 over the median is above 5%, so speeds and ratios are uncertain"};
   MetricResult result = metric({base}, slow, "tokens/s");
   CHECK(result.verdict == GateVerdict::noisy);
   CHECK(contains(result.reason, "; but of this run: step times are noisy: "));
@@ -150,7 +156,8 @@ TEST_CASE("judge: a slow run on a busy machine is NOISY", "[gate]") {
 
 TEST_CASE("busy_reason: a CPU run with less CPU time than its threads need is busy", "[gate]") {
   Record base = samples::cpu_record("bf16"), run = base;
-  for (Record* record : {&base, &run}) record->env.threads = 2, record->env.cpus = 2, record->timing->wall_ms = 751;
+  for (Record* record : {&base, &run})
+    record->env.threads = 2, record->env.cpus = 2, record->timing->wall_ms = 751;
   base.timing->cpu_ms = 1400;
   run.timing->cpu_ms = 1390;
   CHECK(busy_reason(run, base).empty());

@@ -28,8 +28,8 @@ void note_texts(Distinct& notes, const std::string& name, const std::optional<st
   if (was && is && *was != *is) notes.add(fmt::format("{} {} in the baseline, {} here", name, *was, *is));
 }
 
-void note_growth(Distinct& notes, const std::string& label, const char* name, const std::optional<double>& was,
-                 const std::optional<double>& is) {
+void note_growth(Distinct& notes, const std::string& label, const char* name,
+                 const std::optional<double>& was, const std::optional<double>& is) {
   if (was && is && *was > 0 && *is > (1 + kNoted) * *was)
     notes.add(fmt::format("{}: {} {:+.0f}%; it is not judged", label, name, 100 * (*is / *was - 1)));
 }
@@ -61,27 +61,33 @@ void note_commits(const std::vector<Match>& matches, Distinct& notes) {
   if (was.texts != is.texts)
     notes.add(fmt::format("the baseline is of commit {}, this run of {}", was.joined(), is.joined()));
   if (own > 0)
-    notes.add(fmt::format("{} of {} in this run are the baseline's own records: nothing new was measured{}", own,
-                          plural(compared, "case"), stale));
+    notes.add(fmt::format("{} of {} in this run are the baseline's own records: nothing new was measured{}",
+                          own, plural(compared, "case"), stale));
   else if (same > 0)
-    notes.add(fmt::format("{} of {}: run and baseline are of the same commit, {}, so they show only run-to-run noise{}",
-                          same, plural(compared, "case"), was.joined(), stale));
+    notes.add(fmt::format(
+        "{} of {}: run and baseline are of the same commit, {}, so they show only run-to-run noise{}", same,
+        plural(compared, "case"), was.joined(), stale));
   if (older > 0)
-    notes.add(fmt::format("{} of {}: this run is older than the baseline{}", older, plural(compared, "case"), stale));
+    notes.add(fmt::format("{} of {}: this run is older than the baseline{}", older, plural(compared, "case"),
+                          stale));
 }
 
 void note_environment(const Match& match, Distinct& notes) {
   const Environment &was = match.baseline->env(), &is = match.current->env();
   if (was.gpu && is.gpu) {
     const GpuRecord &a = *was.gpu, &b = *is.gpu;
-    if (a.uuid && b.uuid && *a.uuid != *b.uuid) notes.add("another board of the same GPU model than in the baseline");
+    if (a.uuid && b.uuid && *a.uuid != *b.uuid)
+      notes.add("another board of the same GPU model than in the baseline");
     if (a.memory && b.memory && *a.memory != *b.memory)
-      notes.add(fmt::format("GPU memory of {} in the baseline, {} here", bytes_text(static_cast<double>(*a.memory)),
+      notes.add(fmt::format("GPU memory of {} in the baseline, {} here",
+                            bytes_text(static_cast<double>(*a.memory)),
                             bytes_text(static_cast<double>(*b.memory))));
     if (a.power_limit && b.power_limit && *a.power_limit != *b.power_limit)
-      notes.add(fmt::format("GPU power limit of {:g} W in the baseline, {:g} W here", *a.power_limit, *b.power_limit));
+      notes.add(fmt::format("GPU power limit of {:g} W in the baseline, {:g} W here", *a.power_limit,
+                            *b.power_limit));
     if (a.ecc && b.ecc && *a.ecc != *b.ecc)
-      notes.add(fmt::format("GPU memory ECC {} in the baseline, {} here", *a.ecc ? "on" : "off", *b.ecc ? "on" : "off"));
+      notes.add(fmt::format("GPU memory ECC {} in the baseline, {} here", *a.ecc ? "on" : "off",
+                            *b.ecc ? "on" : "off"));
     note_texts(notes, "driver", a.driver, b.driver);
   }
   note_texts(notes, "CUDA", was.cuda, is.cuda);
@@ -100,19 +106,23 @@ void note_not_judged(const Match& match, const std::string& label, const GateRul
     note_texts(notes, "attention kernels:", was.support->attention, is.support->attention);
   }
   if (rules.tokens_per_s && was.metrics && is.metrics)
-    note_growth(notes, label, "energy per token", was.metrics->energy_j_per_token, is.metrics->energy_j_per_token);
+    note_growth(notes, label, "energy per token", was.metrics->energy_j_per_token,
+                is.metrics->energy_j_per_token);
   if (rules.memory && was.memory && is.memory) {
-    note_growth(notes, label, "memory in use as the driver counts it", bytes(was.memory->driver), bytes(is.memory->driver));
+    note_growth(notes, label, "memory in use as the driver counts it", bytes(was.memory->driver),
+                bytes(is.memory->driver));
     if (was.memory->measured && is.memory->measured)
       note_growth(notes, label, "sum of the memory segments' peaks",
-                  static_cast<double>(was.memory->measured->total), static_cast<double>(is.memory->measured->total));
+                  static_cast<double>(was.memory->measured->total),
+                  static_cast<double>(is.memory->measured->total));
   }
   Distinct unknown;
   for (const auto& field : is.case_fields.items())
     if (!was.case_fields.find(field.key()) && changes_work(field.key()))
       unknown.add(fmt::format("{} ({})", field.key(), field_text(field.value())));
   if (!unknown.texts.empty())
-    notes.add("the baseline lacks these case fields, and is taken to have their defaults: " + unknown.joined());
+    notes.add("the baseline lacks these case fields, and is taken to have their defaults: " +
+              unknown.joined());
 }
 
 }  // namespace precbench

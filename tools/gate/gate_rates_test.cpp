@@ -1,5 +1,5 @@
-// Error rates of a whole check by simulation: normal noise of steps within a run, and offsets of whole runs. The hidden
-// test prints the table of README.md (rates_table.sh); the others check a part of it.
+// Error rates of a whole check by simulation: normal noise of steps within a run, and offsets of whole runs.
+// The hidden test prints the table of README.md (rates_table.sh); the others check a part of it.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -51,7 +51,9 @@ Counts simulate(const Cell& cell, int checks, Dice& dice) {
   for (int check = 0; check < checks; ++check) {
     std::vector<double> run_offsets(cell.records + 1);  // that of this run is the last
     for (double& offset : run_offsets) offset = cell.offset * normal(dice);
-    const auto offset = [&](std::size_t run) { return cell.shared ? run_offsets[run] : cell.offset * normal(dice); };
+    const auto offset = [&](std::size_t run) {
+      return cell.shared ? run_offsets[run] : cell.offset * normal(dice);
+    };
     std::vector<SpeedCase> cases(cell.cases);
     for (SpeedCase& one : cases) {
       for (std::size_t run = 0; run < cell.records; ++run)
@@ -95,8 +97,9 @@ std::string share(int count, const Counts& counts) {
 
 }  // namespace
 
-TEST_CASE("gate rates: unchanged checks give an alarm in at most 1% and a slowdown of 5% passes in at most 5%",
-          "[gate][simulation]") {
+TEST_CASE(
+    "gate rates: unchanged checks give an alarm in at most 1% and a slowdown of 5% passes in at most 5%",
+    "[gate][simulation]") {
   Dice dice(41);
   constexpr int kChecks = 300;
   // Three standard errors of a rate of 1% and of 5% over so many checks.
@@ -104,7 +107,8 @@ TEST_CASE("gate rates: unchanged checks give an alarm in at most 1% and a slowdo
   for (const std::size_t cases : {1u, 20u})
     for (const std::size_t records : {1u, 3u})
       for (const double offset : {0.005, 0.02}) {
-        const Counts counts = simulate({0.01, offset, records, cases, cases == 20 && records == 3}, cases == 1 ? kChecks : 100, dice);
+        const Counts counts = simulate({0.01, offset, records, cases, cases == 20 && records == 3},
+                                       cases == 1 ? kChecks : 100, dice);
         CAPTURE(cases, records, offset, counts.alarms, counts.missed, counts.checks);
         CHECK(counts.alarms * kChecks <= kMostAlarms * counts.checks + kChecks);
         if (offset <= 0.005) CHECK(counts.missed * kChecks <= kMostMissed * counts.checks);
@@ -140,8 +144,8 @@ TEST_CASE("gate rates: table", "[.gate-rates]") {
         Dice dice(1000 * cases + 10 * records + static_cast<std::uint64_t>(1000 * offset));
         const Counts counts = worst(cases, records, offset, kChecks, dice);
         std::puts(fmt::format("| {} | {} | {:g}% | {} | {} | {} | {} |", cases, records, 100 * offset,
-                              share(counts.alarms, counts), share(counts.missed, counts), share(counts.caught, counts),
-                              share(counts.passed, counts))
+                              share(counts.alarms, counts), share(counts.missed, counts),
+                              share(counts.caught, counts), share(counts.passed, counts))
                       .c_str());
         std::fflush(stdout);
         CHECK(counts.alarms * 100 <= kChecks);

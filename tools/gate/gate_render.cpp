@@ -42,8 +42,8 @@ std::string cell(const MetricResult& metric) {
 std::string metric_line(const MetricResult& metric) {
   std::string line = fmt::format("{} {}", metric.metric, name_of(metric.verdict));
   if (metric.baseline && metric.current)
-    line += fmt::format(", {} -> {}{}", value_text(metric, metric.baseline), value_text(metric, metric.current),
-                        metric.unit == "bytes" ? "" : " " + metric.unit);
+    line += fmt::format(", {} -> {}{}", value_text(metric, metric.baseline),
+                        value_text(metric, metric.current), metric.unit == "bytes" ? "" : " " + metric.unit);
   return metric.reason.empty() ? line : line + ": " + metric.reason;
 }
 
@@ -171,9 +171,8 @@ std::string gate_junit(const GateResult& result, const RerunCommand& rerun) {
     const char* element = status == kCheckRegression ? "failure"
                           : status == kCheckPassed   ? "skipped"
                                                      : "error";
-    xml += fmt::format("    <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n", element,
-                       name_of(one.verdict()), xml_text(joined(gate_complaints(one), "; ")),
-                       xml_text(rerun(one.fields))) +
+    xml += fmt::format("    <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n", element, name_of(one.verdict()),
+                       xml_text(joined(gate_complaints(one), "; ")), xml_text(rerun(one.fields))) +
            out;
   }
   return xml + "</testsuite>\n";

@@ -59,8 +59,8 @@ StepTimes step_times(const SpeedSample& sample, bool with_host) {
   return times;
 }
 
-/// Relative change of a step time, with the half-width of its interval and its standard error, both from the spread
-/// within the runs.
+/// Relative change of a step time, with the half-width of its interval and its standard error, both from the
+/// spread within the runs.
 struct Change {
   double size, blur, error;
   double low() const { return size - blur; }
@@ -94,7 +94,8 @@ struct Opinion {
 };
 
 /// Judges two sides with enough samples and positive step times.
-Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double tolerance, const RunNoise& noise) {
+Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double tolerance,
+                const RunNoise& noise) {
   const bool with_host = baseline.between_ms && current.between_ms;
   const StepTimes was = step_times(baseline, with_host), is = step_times(current, with_host);
   const double median_blur = std::hypot(was.median_blur, is.median_blur);
@@ -119,7 +120,8 @@ Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double 
   };
   const auto chance = [&](const Change& change) {
     const Change in_cycles = change.in_cycles(clocks);
-    return std::max(noise.chance_of(change.size, change.error), noise.chance_of(in_cycles.size, in_cycles.error));
+    return std::max(noise.chance_of(change.size, change.error),
+                    noise.chance_of(in_cycles.size, in_cycles.error));
   };
   const std::string both = fmt::format("the mean step takes {} and the median {}, {:.2f}% are allowed",
                                        mean.text(), median.text(), 100 * tolerance);
@@ -165,7 +167,8 @@ Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double 
               change.size};
   for (const Change& change : {median, mean, host})
     if (!(change.high(noise) <= 2 * tolerance))
-      return {GateVerdict::noisy, fmt::format("{}; {}: too much for this tolerance", both, noise.text()), change.size};
+      return {GateVerdict::noisy, fmt::format("{}; {}: too much for this tolerance", both, noise.text()),
+              change.size};
   const Change shorter{was.spread.median / is.spread.median - 1, median.blur, median.error};
   const bool faster = shorter.high() >= limit && is.spread.q3 < was.spread.min;
   return {faster ? GateVerdict::faster : GateVerdict::pass, "", median.size};
@@ -240,7 +243,8 @@ std::vector<MetricResult> judge_speeds(const std::vector<SpeedCase>& cases, doub
   std::vector<MetricResult> results;
   std::vector<double> chances(cases.size(), 1);
   for (std::size_t i = 0; i < cases.size(); ++i)
-    results.push_back(judge_alone(joined(cases[i].baseline), cases[i].current, tolerance, noise[i], chances[i]));
+    results.push_back(
+        judge_alone(joined(cases[i].baseline), cases[i].current, tolerance, noise[i], chances[i]));
   const std::vector<bool> significant = holm(chances, kAlarmLevel);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     MetricResult& result = results[i];

@@ -198,8 +198,9 @@ TEST_CASE("gate simulation: the two halves of a run are not SLOWER", "[gate][sim
   CHECK(failed == 0);
 }
 
-TEST_CASE("gate simulation: an injected slowdown of 4% is SLOWER in 95% of trials where five repeats are quiet",
-          "[gate][simulation]") {
+TEST_CASE(
+    "gate simulation: an injected slowdown of 4% is SLOWER in 95% of trials where five repeats are quiet",
+    "[gate][simulation]") {
   Dice dice(11);
   int caught = 0, alone = 0, trials = 0;
   for (const SpeedSample& sample : committed_samples("h200/single.jsonl", "cuda")) {

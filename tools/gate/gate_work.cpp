@@ -48,7 +48,8 @@ std::optional<double> number(const std::optional<std::int64_t>& value) {
 }
 
 /// Compares the learning rates of the steps that both have done. A schedule is the same in every build.
-void compare_rates(WorkComparison& comparison, const std::vector<double>& was, const std::vector<double>& is) {
+void compare_rates(WorkComparison& comparison, const std::vector<double>& was,
+                   const std::vector<double>& is) {
   constexpr double kSame = 1e-6;
   for (std::size_t step = 0; step < std::min(was.size(), is.size()); ++step)
     if (!(std::abs(is[step] - was[step]) <= kSame * std::abs(was[step]))) {
@@ -111,10 +112,11 @@ std::optional<std::string> difference_in_work(const LocatedRecord& baseline, con
   // A field that only the run has is newer than the baseline: it is part of the id unless it has
   // its default value.
   for (const auto& field : was.case_fields.items())
-    if (const Json* now = is.case_fields.find(field.key()); changes_work(field.key()) &&
-                                                            !(defined && is_defined(field.key())) &&
-                                                            (now ? *now != field.value() : !field.value().is_null()))
-      comparison.texts("case." + field.key(), quoted_field(field.value()), now ? quoted_field(*now) : "missing");
+    if (const Json* now = is.case_fields.find(field.key());
+        changes_work(field.key()) && !(defined && is_defined(field.key())) &&
+        (now ? *now != field.value() : !field.value().is_null()))
+      comparison.texts("case." + field.key(), quoted_field(field.value()),
+                       now ? quoted_field(*now) : "missing");
   if (path_of(was) && !path_of(is)) comparison.texts("support", name_of(*path_of(was)), "");
   if (was.flops)
     comparison.numbers("flops.per_token", was.flops->per_token,
