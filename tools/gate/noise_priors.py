@@ -128,7 +128,7 @@ def check(found, text):
         problems.append(f"{PAGE.relative_to(ROOT)} has another table: paste that of tools/gate/noise_priors.py")
     source = SOURCE.read_text(encoding="utf-8")
     for kind in KINDS:
-        stated = re.search(rf'k{kind}{{"[^"]*", ([0-9.]+), ([0-9.]+)}};', source)
+        stated = re.search(rf'k{kind}{{"[^"]*",\s*([0-9.]+),\s*([0-9.]+)}};', source)
         wanted = prior(found, kind), limit(found, kind)
         if not stated or not all(math.isclose(float(a), b, rel_tol=0.05, abs_tol=1e-6)
                                  for a, b in zip(stated.groups(), wanted)):
