@@ -20,6 +20,13 @@
 
 namespace precbench {
 
+namespace {
+
+/// Largest number of ranks: a dry run lists those of each communicator, for a case of a record, too.
+constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
+
+}  // namespace
+
 void check_word(const Field& field, const std::string& text) {
   Case scratch;
   set_text(scratch, field, text);
@@ -43,8 +50,8 @@ void check_size(const Case& c) {
         fmt::format("--accumulation: must be at most {}, not {}", kMaxAccumulation, c.accumulation));
   for (const auto& [flag, ranks] :
        {std::pair{"--gpus", c.gpus}, {"--shard-group", c.shard_group}, {"--context", c.context}})
-    if (ranks > kMaxTokensPerStep)
-      throw InvalidInput(fmt::format("{}: must be at most {}, not {}", flag, kMaxTokensPerStep, ranks));
+    if (ranks > kMaxRanks)
+      throw InvalidInput(fmt::format("{}: must be at most {}, not {}", flag, kMaxRanks, ranks));
   double tokens = 1;  // floating point, because the product may overflow
   for (const std::int64_t factor : {c.batch, c.seq, c.accumulation, c.gpus})
     tokens *= static_cast<double>(factor);

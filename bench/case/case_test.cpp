@@ -108,11 +108,11 @@ TEST_CASE("resolve: a step of absurd size is refused", "[case]") {
   CHECK(refused({{"batch", 1}, {"seq", 2147483647}}) == "");
   CHECK(refused({{"batch", 1}, {"seq", 2147483648}}).ends_with(most));
   CHECK(refused({{"gpus", std::int64_t{1} << 62}}) ==
-        "--gpus: must be at most 2147483647, not 4611686018427387904");
-  CHECK(refused({{"gpus", std::int64_t{1} << 30}, {"batch", std::int64_t{1} << 40}})
+        "--gpus: must be at most 1048576, not 4611686018427387904");
+  CHECK(refused({{"gpus", std::int64_t{1} << 20}, {"batch", std::int64_t{1} << 50}})
             .ends_with(most));  // 2^77 overflows
   CHECK(refused({{"parallel", "hsdp"}, {"shard_group", (std::int64_t{1} << 32) + 2}}) ==
-        "--shard-group: must be at most 2147483647, not 4294967298");
+        "--shard-group: must be at most 1048576, not 4294967298");
   CHECK(refused({{"accumulation", 16384}}) == "");
   CHECK(refused({{"accumulation", 16385}, {"batch", 1}}) ==
         "--accumulation: must be at most 16384, not 16385");

@@ -15,11 +15,17 @@
 #include "bench/machine/machine_files_text.h"
 #include "kernels/base/description.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/number_range.h"
 #include "kernels/base/parse_number.h"
 #include "kernels/base/untrusted_input.h"
 
 namespace precbench {
 namespace {
+
+// Ranges of the numbers of a machine, a thousand times beyond any of today's on either side.
+constexpr NumberRange kTflops{1e-3, 1e6}, kMemoryRate{1e-2, 1e7}, kMemory{1e-2, 1e6}, kLinkRate{1e-3, 1e6},
+    kLatency{1e-3, 1e6}, kFraction{1e-4, 1}, kGpus{1, 1 << 20};
+constexpr std::size_t kMostLevels = 8;
 
 /// An object of a machine file, its place in the file for messages, and the keys that it may have.
 class Keys {
@@ -27,26 +33,23 @@ class Keys {
   Keys(const nlohmann::json& json, std::string where, std::initializer_list<const char*> known)
       : json_(json), where_(std::move(where)) {
     if (!json.is_object()) throw InvalidInput(fmt::format("{}: not an object", where_));
-    for (const auto& [key, value] : json.items())
-      if (std::none_of(known.begin(), known.end(), [&](const char* name) { return key == name; }))
+    for (const auto& item : json.items())
+      if (std::none_of(known.begin(), known.end(), [&](const char* name) { return item.key() == name; }))
         throw InvalidInput(
-            fmt::format("{}: unknown key \"{}\"; known: {}", where_, key, fmt::join(known, ", ")));
+            fmt::format("{}: unknown key \"{}\"; known: {}", where_, item.key(), fmt::join(known, ", ")));
   }
 
   bool has(const char* key) const { return json_.contains(key); }
   const nlohmann::json& at(const char* key) const { return json_.at(key); }
   std::string place(const char* key) const { return fmt::format("{}: {}", where_, key); }
 
-  /// Returns a positive number; null if the key is absent.
-  std::optional<double> number(const char* key) const {
+  /// Returns a number; null if the key is absent.
+  std::optional<double> number(const char* key, const NumberRange& range) const {
     if (!has(key)) return std::nullopt;
-    const nlohmann::json& value = at(key);
-    if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() <= 0)
-      throw InvalidInput(fmt::format("{}: {} is not a positive number", place(key), value.dump()));
-    return value.get<double>();
+    return number_within(at(key), range, place(key));
   }
-  double required(const char* key) const {
-    if (const auto value = number(key)) return *value;
+  double required(const char* key, const NumberRange& range) const {
+    if (const auto value = number(key, range)) return *value;
     throw InvalidInput(missing(key));
   }
   /// Returns the message that a key is missing.
@@ -83,7 +86,7 @@ int parse_capability(const Keys& keys) {
   const std::string text = keys.text("compute_capability");
   if (text.empty()) return 0;
   const auto value = parse_number<double>(text);
-  if (!value || *value < 1 || *value > 99)
+  if (!value || !(*value >= 1 && *value <= 99))  // "nan" is a number, too
     throw InvalidInput(
         fmt::format("{}: \"{}\" is not of the form \"9.0\"", keys.place("compute_capability"), text));
   return static_cast<int>(std::lround(*value * 10));
@@ -111,22 +114,17 @@ NativeFormats parse_native(const Keys& keys, int capability) {
   return formats;
 }
 
-double parse_fraction(const nlohmann::json& json, const std::string& where) {
-  if (!json.is_number() || !(json.get<double>() > 0) || json.get<double>() > 1)
-    throw InvalidInput(fmt::format("{}: {} is not a fraction above 0 and at most 1", where, json.dump()));
-  return json.get<double>();
-}
-
 /// Parses a fraction, or an object of fractions by number of ranks.
 AchievedByRanks parse_by_ranks(const nlohmann::json& json, const std::string& where) {
-  if (json.is_number()) return {{1, parse_fraction(json, where)}};
+  if (json.is_number()) return {{1, number_within(json, kFraction, where)}};
   AchievedByRanks achieved;
   if (json.is_object())
     for (const auto& [key, value] : json.items()) {
       const auto ranks = parse_number<int>(key);
-      if (!ranks || *ranks < 1)
-        throw InvalidInput(fmt::format("{}: \"{}\" is no number of ranks", where, key));
-      achieved[*ranks] = parse_fraction(value, where);
+      if (!ranks || !kGpus.contains(*ranks))
+        throw InvalidInput(
+            fmt::format("{}: \"{}\" is no number of ranks from 1 to {:.0f}", where, key, kGpus.high));
+      achieved[*ranks] = number_within(value, kFraction, fmt::format("{}: {}", where, key));
     }
   if (achieved.empty())
     throw InvalidInput(fmt::format("{}: neither a fraction nor fractions by number of ranks", where));
@@ -155,14 +153,12 @@ NetworkLevel parse_level(const nlohmann::json& json, const std::string& where) {
   if (level.name.empty()) throw InvalidInput(keys.missing("name"));
   if (!keys.has("gpus")) throw InvalidInput(keys.missing("gpus"));
   const nlohmann::json& gpus = keys.at("gpus");
-  if (gpus != "all") {
-    if (!gpus.is_number_integer() || gpus.get<std::int64_t>() < 1)
-      throw InvalidInput(
-          fmt::format("{}: {} is neither a number of GPUs nor \"all\"", keys.place("gpus"), gpus.dump()));
-    level.gpus = gpus.get<std::int64_t>();
-  }
-  level.gb_per_s = keys.required("gb_per_s");
-  level.alpha_us = keys.required("alpha_us");
+  if (gpus.is_string() && gpus != "all")
+    throw InvalidInput(
+        fmt::format("{}: a text, and neither a number of GPUs nor \"all\"", keys.place("gpus")));
+  if (!gpus.is_string()) level.gpus = integer_within(gpus, kGpus, keys.place("gpus"));
+  level.gb_per_s = keys.required("gb_per_s", kLinkRate);
+  level.alpha_us = keys.required("alpha_us", kLatency);
   level.achieved = parse_achieved(keys);
   level.source = keys.text("source");
   return level;
@@ -171,6 +167,9 @@ NetworkLevel parse_level(const nlohmann::json& json, const std::string& where) {
 std::vector<NetworkLevel> parse_levels(const Keys& keys) {
   std::vector<NetworkLevel> levels;
   if (!keys.has("levels")) return levels;
+  if (keys.array("levels").size() > kMostLevels)
+    throw InvalidInput(fmt::format("{}: {} levels, and at most {} are read", keys.place("levels"),
+                                   keys.array("levels").size(), kMostLevels));
   for (const nlohmann::json& json : keys.array("levels")) {
     const std::string where = fmt::format("{}[{}]", keys.place("levels"), levels.size());
     NetworkLevel level = parse_level(json, where);
@@ -188,7 +187,7 @@ std::vector<NetworkLevel> parse_levels(const Keys& keys) {
 ClassRates parse_sustained(const Keys& keys) {
   if (!keys.has("sustained")) return {};
   const Keys rates(keys.at("sustained"), keys.place("sustained"), {"bf16", "fp8", "fp4", "source"});
-  return {rates.number("bf16"), rates.number("fp8"), rates.number("fp4")};
+  return {rates.number("bf16", kTflops), rates.number("fp8", kTflops), rates.number("fp4", kTflops)};
 }
 
 std::string parse_rates_from(const Keys& keys) {
@@ -254,11 +253,11 @@ Machine machine_from_json(const nlohmann::json& json, const std::string& name, c
   machine.also = keys.texts("also");
   machine.capability = parse_capability(keys);
   machine.native = parse_native(keys, machine.capability);
-  machine.bf16_tflops = keys.required("bf16_tflops");
-  machine.fp8_tflops = keys.number("fp8_tflops");
-  machine.fp4_tflops = keys.number("fp4_tflops");
-  machine.memory_gb_per_s = keys.required("memory_gb_per_s");
-  machine.memory_gb = keys.required("memory_gb");
+  machine.bf16_tflops = keys.required("bf16_tflops", kTflops);
+  machine.fp8_tflops = keys.number("fp8_tflops", kTflops);
+  machine.fp4_tflops = keys.number("fp4_tflops", kTflops);
+  machine.memory_gb_per_s = keys.required("memory_gb_per_s", kMemoryRate);
+  machine.memory_gb = keys.required("memory_gb", kMemory);
   machine.sustained = parse_sustained(keys);
   machine.levels = parse_levels(keys);
   machine.rates_from = parse_rates_from(keys);

@@ -11,10 +11,13 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "bench/predict/published_models_text.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/number_range.h"
+#include "kernels/base/parse_number.h"
 #include "models/transformer/flops.h"
 
 namespace precbench {
@@ -29,30 +32,44 @@ JudgedAs judged_as_named(const std::string& name, const std::string& where) {
   return static_cast<JudgedAs>(found - std::begin(kJudgedNames));
 }
 
-/// Reads the keys of one point; unread() names those that nothing has asked for.
+/// Longest text of a point: regular expressions recurse over it, and errors repeat it.
+constexpr std::size_t kMostLetters = 1000;
+
+// Ranges of the numbers of a point, far beyond any published run.
+constexpr NumberRange kRanks{1, 1 << 20}, kModelRanks{1, 1024}, kGroups{1, 256}, kSequences{1, 1 << 24},
+    kMicroBatch{1, 1 << 20}, kTokens{1, 1 << 24};
+constexpr NumberRange kParameters{1, 1e15}, kTokenRate{1e-3, 1e9}, kTflops{1e-3, 1e6}, kSeconds{1e-6, 1e7},
+    kRatio{1e-3, 1e3}, kGigabytes{1e-3, 1e5};
+/// Number of points of a file, each of which takes dry runs.
+constexpr std::size_t kMostPoints = 4000;
+/// Number of passes of a pipeline schedule, of all its stages, which are simulated one by one.
+constexpr double kMostPasses = 1 << 20;
+
+/// Reads the keys of one point; refuse_unread() names those that nothing has asked for.
 class PointReader {
  public:
   PointReader(const nlohmann::json& json, std::string where) : json_(json), where_(std::move(where)) {}
 
   template <class T>
   void read(const char* key, T& value) {
-    read_.insert(key);
-    if (!json_.contains(key) || json_.at(key).is_null()) return;
+    if (!has(key)) return;
     try {
       json_.at(key).get_to(value);
     } catch (const nlohmann::json::exception&) {
-      throw InvalidInput(fmt::format("{}: {}: unexpected {}", where_, key, json_.at(key).dump()));
+      throw InvalidInput(fmt::format("{}: {}: unexpected {}", where_, key, json_.at(key).type_name()));
     }
   }
-  template <class T>
-  void read(const char* key, std::optional<T>& value) {
-    T present{};
-    read(key, present);
-    if (!json_.contains(key) || json_.at(key).is_null()) return;
-    if (!json_.at(key).is_number() || present <= T{} ||
-        static_cast<double>(present) != json_.at(key).get<double>())
-      throw InvalidInput(fmt::format("{}: {}: unexpected {}", where_, key, json_.at(key).dump()));
-    value = present;
+  void read(const char* key, std::string& value) {
+    read<std::string>(key, value);
+    if (value.size() > kMostLetters)
+      throw InvalidInput(
+          fmt::format("{}: {}: {} bytes, and at most {} are read", where_, key, value.size(), kMostLetters));
+  }
+  void read(const char* key, const NumberRange& range, std::optional<std::int64_t>& value) {
+    if (has(key)) value = integer_within(json_.at(key), range, fmt::format("{}: {}", where_, key));
+  }
+  void read(const char* key, const NumberRange& range, std::optional<double>& value) {
+    if (has(key)) value = number_within(json_.at(key), range, fmt::format("{}: {}", where_, key));
   }
   void refuse_unread() const {
     for (const auto& [key, value] : json_.items())
@@ -60,6 +77,12 @@ class PointReader {
   }
 
  private:
+  /// Notes that the key is known; returns true if the point has it.
+  bool has(const char* key) {
+    read_.insert(key);
+    return json_.contains(key) && !json_.at(key).is_null();
+  }
+
   const nlohmann::json& json_;
   std::string where_;
   std::set<std::string> read_;
@@ -68,6 +91,8 @@ class PointReader {
 PublishedPoint point_from_json(const nlohmann::json& json, const std::string& where) {
   if (!json.is_object() || !json.contains("id") || !json.at("id").is_string())
     throw InvalidInput(fmt::format("{}: a point without an id", where));
+  if (json.at("id").get_ref<const std::string&>().size() > kMostLetters)
+    throw InvalidInput(fmt::format("{}: an id of more than {} bytes", where, kMostLetters));
   PublishedPoint p;
   const std::string here = fmt::format("{}: {}", where, json.at("id").get<std::string>());
   PointReader reader(json, here);
@@ -87,26 +112,26 @@ PublishedPoint point_from_json(const nlohmann::json& json, const std::string& wh
                                   {"speedup_over_id", &p.speedup_over_id},
                                   {"scaling_from_id", &p.scaling_from_id}})
     reader.read(key, *text);
-  for (const auto& [key, number] : {std::pair("gpus", &p.gpus),
-                                    {"nodes", &p.nodes},
-                                    {"dp", &p.dp},
-                                    {"fsdp", &p.fsdp},
-                                    {"tp", &p.tp},
-                                    {"pp", &p.pp},
-                                    {"vp", &p.vp},
-                                    {"cp", &p.cp},
-                                    {"ep", &p.ep},
-                                    {"micro_batch", &p.micro_batch},
-                                    {"global_batch", &p.global_batch},
-                                    {"seq", &p.seq}})
-    reader.read(key, *number);
-  for (const auto& [key, number] : {std::pair("params", &p.params),
-                                    {"tokens_per_s_per_gpu", &p.tokens_per_s_per_gpu},
-                                    {"tflops_per_gpu", &p.tflops_per_gpu},
-                                    {"step_s", &p.step_s},
-                                    {"speedup_over_bf16", &p.speedup_over_bf16},
-                                    {"peak_gb", &p.peak_gb}})
-    reader.read(key, *number);
+  for (const auto& [key, range, number] : {std::tuple("gpus", kRanks, &p.gpus),
+                                           {"nodes", kRanks, &p.nodes},
+                                           {"dp", kRanks, &p.dp},
+                                           {"fsdp", kRanks, &p.fsdp},
+                                           {"tp", kModelRanks, &p.tp},
+                                           {"pp", kModelRanks, &p.pp},
+                                           {"vp", kGroups, &p.vp},
+                                           {"cp", kModelRanks, &p.cp},
+                                           {"ep", kRanks, &p.ep},
+                                           {"micro_batch", kMicroBatch, &p.micro_batch},
+                                           {"global_batch", kSequences, &p.global_batch},
+                                           {"seq", kTokens, &p.seq}})
+    reader.read(key, range, *number);
+  for (const auto& [key, range, number] : {std::tuple("params", kParameters, &p.params),
+                                           {"tokens_per_s_per_gpu", kTokenRate, &p.tokens_per_s_per_gpu},
+                                           {"tflops_per_gpu", kTflops, &p.tflops_per_gpu},
+                                           {"step_s", kSeconds, &p.step_s},
+                                           {"speedup_over_bf16", kRatio, &p.speedup_over_bf16},
+                                           {"peak_gb", kGigabytes, &p.peak_gb}})
+    reader.read(key, range, *number);
   reader.read("hsdp", p.hsdp);
   std::vector<std::string> judged;
   reader.read("judged_as", judged);
@@ -121,6 +146,20 @@ void check_axes(const PublishedPoint& p, const std::string& where) {
   if (ranks != *p.gpus)
     throw InvalidInput(
         fmt::format("{}: {}: its axes make {} ranks, not {} GPUs", where, p.id, ranks, *p.gpus));
+}
+
+/// Refuses pipelines of more passes than are simulated; each number alone may be within its range.
+void check_passes(const PublishedPoint& p, const std::string& where) {
+  if (p.pp.value_or(1) == 1) return;
+  const auto of = [](const std::optional<std::int64_t>& value) {
+    return static_cast<double>(value.value_or(1));
+  };
+  const double micro_batches = std::ceil(of(p.global_batch) / of(p.micro_batch) / of(p.dp));
+  const double passes = of(p.pp) * of(p.vp) * micro_batches;
+  if (passes > kMostPasses)
+    throw InvalidInput(fmt::format(
+        "{}: {}: pp, vp, global_batch: {} stages of {} groups and {:.0f} micro-batches are {:.0f} passes; the limit is {:.0f}",
+        where, p.id, p.pp.value_or(1), p.vp.value_or(1), micro_batches, passes, kMostPasses));
 }
 
 /// Checks tokens/s of a dense Llama whose FLOPs count causal attention once.
@@ -156,12 +195,19 @@ const std::map<std::string, ModelConfig>& published_models() {
   return models;
 }
 
-/// Parses "C5120 L40 H40/8 F17920 V128256"; null if the name has no such shape.
+/// Parses "C5120 L40 H40/8 F17920 V128256"; null if the name has no such shape. Throws InvalidInput for a shape that
+/// no model has.
 std::optional<ModelConfig> shape_in(const std::string& name) {
   static const std::regex shape(R"(.*\bC(\d+) L(\d+) H(\d+)/(\d+) F(\d+) V(\d+)$)");
   std::smatch match;
-  if (!std::regex_match(name, match, shape)) return std::nullopt;
-  const auto number = [&](int i) { return std::stoll(match[static_cast<std::size_t>(i)].str()); };
+  if (name.size() > kMostLetters || !std::regex_match(name, match, shape)) return std::nullopt;
+  const auto number = [&](int i) {
+    const std::string text = match[static_cast<std::size_t>(i)].str();
+    const auto value = parse_number<std::int64_t>(text);
+    if (!value || *value < 1)
+      throw InvalidInput(fmt::format("{}: {} is no dimension of a model", name, text));
+    return *value;
+  };
   ModelConfig config;
   config.name = name;
   config.width = number(1);
@@ -175,12 +221,19 @@ std::optional<ModelConfig> shape_in(const std::string& name) {
   return config;
 }
 
-/// Returns the Gb/s of a node's network that a note states ("400 Gb/s a node", "3.2 Tb/s EFA a node").
+/// Returns the Gb/s of a node's network that a note states ("400 Gb/s a node", "3.2 Tb/s EFA a node"). Throws
+/// InvalidInput for a rate that no network has.
 std::optional<double> gigabits_per_node(const std::string& notes) {
   static const std::regex form(R"(.*?([0-9.]+) ([GT])b/s( \w+)? a node.*)");
   std::smatch match;
-  if (!std::regex_match(notes, match, form)) return std::nullopt;
-  return std::stod(match[1].str()) * (match[2].str() == "T" ? 1000 : 1);
+  if (notes.size() > kMostLetters || !std::regex_match(notes, match, form)) return std::nullopt;
+  constexpr NumberRange kGigabits{1e-3, 1e6};
+  const double gigabits =
+      parse_number<double>(match[1].str()).value_or(0) * (match[2].str() == "T" ? 1000 : 1);
+  if (!kGigabits.contains(gigabits))
+    throw InvalidInput(fmt::format("machine_notes: {} {}b/s is no rate of a node's network", match[1].str(),
+                                   match[2].str()));
+  return gigabits;
 }
 
 }  // namespace
@@ -199,6 +252,9 @@ const PublishedPoint* find_point(const std::vector<PublishedPoint>& points, cons
 std::vector<PublishedPoint> points_from_json(const nlohmann::json& json, const std::string& where) {
   if (!json.is_object() || !json.contains("points") || !json.at("points").is_array())
     throw InvalidInput(fmt::format("{}: no list \"points\"", where));
+  if (json.at("points").size() > kMostPoints)
+    throw InvalidInput(
+        fmt::format("{}: {} points, and at most {} are read", where, json.at("points").size(), kMostPoints));
   std::vector<PublishedPoint> points;
   std::set<std::string> ids;
   for (const nlohmann::json& row : json.at("points")) {
@@ -206,6 +262,7 @@ std::vector<PublishedPoint> points_from_json(const nlohmann::json& json, const s
     if (!ids.insert(points.back().id).second)
       throw InvalidInput(fmt::format("{}: {}: the id occurs twice", where, points.back().id));
     check_axes(points.back(), where);
+    check_passes(points.back(), where);
     check_rate(points.back(), where);
   }
   for (const PublishedPoint& p : points) {
@@ -235,6 +292,8 @@ ModelConfig published_model(const std::string& name) {
 
 Machine published_machine(const PublishedPoint& point) {
   Machine machine = [&] {
+    if (point.gpu.ends_with(".json"))  // presets alone: a file of points names no other files
+      throw InvalidInput(fmt::format("no machine file of the GPU {}", point.gpu));
     try {
       return find_machine(point.gpu);
     } catch (const InvalidInput&) {

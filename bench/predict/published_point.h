@@ -44,8 +44,9 @@ struct PublishedPoint {
 };
 
 /// Parses and checks a file of points. Throws InvalidInput that starts with `where` and names the point: an
-/// unknown key, a wrong type, an id that occurs twice, a partner that does not exist, axes whose product is not
-/// `gpus`, or tokens/s of a dense Llama that differ from its TFLOP/s by more than kRateTolerance.
+/// unknown key, a wrong type, a number outside its range (with the range), a pipeline with too many passes to simulate,
+/// an id that occurs twice, a partner that does not exist, axes whose product is not `gpus`, or tokens/s of a dense
+/// Llama that differ from its TFLOP/s by more than kRateTolerance.
 std::vector<PublishedPoint> points_from_json(const nlohmann::json& json, const std::string& where);
 std::vector<PublishedPoint> read_points(const std::string& path);
 inline constexpr double kRateTolerance = 0.025;

@@ -29,20 +29,37 @@ std::string refusal_with(const std::string& change) {
 
 TEST_CASE("points_from_json: refuses inconsistent points by id", "[published]") {
   CHECK(refusal_with("{}").empty());
-  for (const auto& [change, message] : {
-           std::pair(R"({"tp": 2})", "--published: x: a: its axes make 16 ranks, not 8 GPUs"),
-           std::pair(R"({"tflops_per_gpu": 700})", "14451 tokens/s per GPU are 744 TFLOP/s, not 700"),
-           std::pair(R"({"speedup_over_id": "b"})", "a: speedup_over_id: no point \"b\""),
-           std::pair(R"({"scaling_from_id": "b"})", "a: scaling_from_id: no point \"b\""),
-           std::pair(R"({"note": "x"})", "a: unknown key \"note\""),
-           std::pair(R"({"judged_as": ["guess"]})", "judged_as: unknown \"guess\""),
-           std::pair(R"({"gpus": "8"})", "gpus: unexpected \"8\""),
-           std::pair(R"({"seq": -1})", "seq: unexpected -1"),
-           std::pair(R"({"micro_batch": 1.5})", "micro_batch: unexpected 1.5"),
-       }) {
+  for (
+      const auto& [change, message] : {
+          std::pair(R"({"tp": 2})", "--published: x: a: its axes make 16 ranks, not 8 GPUs"),
+          std::pair(R"({"tflops_per_gpu": 700})", "14451 tokens/s per GPU are 744 TFLOP/s, not 700"),
+          std::pair(R"({"speedup_over_id": "b"})", "a: speedup_over_id: no point \"b\""),
+          std::pair(R"({"scaling_from_id": "b"})", "a: scaling_from_id: no point \"b\""),
+          std::pair(R"({"note": "x"})", "a: unknown key \"note\""),
+          std::pair(R"({"judged_as": ["guess"]})", "judged_as: unknown \"guess\""),
+          std::pair(R"({"gpus": "8"})", "a: gpus: \"8\" is not a whole number from 1 to 1048576"),
+          std::pair(R"({"seq": -1})", "a: seq: -1 is not a whole number from 1 to 16777216"),
+          std::pair(R"({"micro_batch": 1.5})", "micro_batch: 1.5 is not a whole number from 1 to 1048576"),
+          std::pair(R"({"vp": 235000000000})", "vp: 235000000000 is not a whole number from 1 to 256"),
+          std::pair(R"({"pp": 1e300})", "pp: 1e+300 is not a whole number from 1 to 1024"),
+          std::pair(R"({"global_batch": 1000000000})",
+                    "global_batch: 1000000000 is not a whole number from 1 to 16777216"),
+          std::pair(
+              R"({"pp": 8, "dp": 1, "vp": 12, "global_batch": 16000000})",
+              "8 stages of 12 groups and 16000000 micro-batches are 1536000000 passes; the limit is 1048576"),
+          std::pair(R"({"tokens_per_s_per_gpu": 1e300})",
+                    "tokens_per_s_per_gpu: 1e+300 is not a number from 0.001 to 1e+09"),
+          std::pair(R"({"peak_gb": 0})", "peak_gb: 0 is not a number from 0.001 to 100000"),
+          std::pair(R"({"hsdp": [1, 2, 3]})", "hsdp: unexpected array"),
+      }) {
     INFO(change);
     CHECK(contains(refusal_with(change), message));
   }
+  const std::string long_text = nlohmann::json{{"caveat", std::string(100'000, 'a')}}.dump();
+  CHECK(contains(refusal_with(long_text), "a: caveat: 100000 bytes, and at most 1000 are read"));
+  CHECK(refusal_of([] {
+          points_from_json({{"points", nlohmann::json(std::vector<int>(4001))}}, "x");
+        }) == "x: 4001 points, and at most 4000 are read");
   const nlohmann::json twice = {{"points", {one_point(), one_point()}}};
   CHECK(contains(refusal_of([&] { points_from_json(twice, "x"); }), "x: a: the id occurs twice"));
   CHECK(
@@ -57,6 +74,10 @@ TEST_CASE("published_model: finds presets and embedded shapes and shapes in name
   CHECK(shape.kv_heads == 8);
   CHECK(shape.head_dim == 128);
   CHECK_THROWS_AS(published_model("nanochat d26 C1664 L26"), InvalidInput);
+  for (const char* name : {"x C5120 L40 H0/8 F17920 V128256", "x C5120 L40 H40/0 F17920 V128256",
+                           "x C99999999999999999999 L40 H40/8 F17920 V128256"})
+    CHECK(contains(refusal_of([&] { published_model(name); }), "is no dimension of a model"));
+  CHECK_THROWS_AS(published_model(std::string(1'000'000, 'C')), InvalidInput);
 }
 
 TEST_CASE("published_machine: takes the nodes' size and network from the point", "[published]") {
@@ -70,6 +91,15 @@ TEST_CASE("published_machine: takes the nodes' size and network from the point",
   point.machine_notes = "p5.48xlarge, 3.2 Tb/s EFA a node";
   point.nodes = 4;
   CHECK(published_machine(point).levels.back().gb_per_s == 50);
+  for (const char* notes : {"... Gb/s a node", "0 Gb/s a node", "99999999999 Tb/s a node"}) {
+    point.machine_notes = notes;
+    CHECK(contains(refusal_of([&] { published_machine(point); }), "is no rate of a node's network"));
+  }
+  point.machine_notes = std::string(1'000'000, '1') + " Gb/s a node";
+  CHECK(published_machine(point).levels.back().gb_per_s == 50);  // as the preset says
+  point.machine_notes = "";
+  point.gpu = "h200.json";
+  CHECK(contains(refusal_of([&] { published_machine(point); }), "no machine file of the GPU h200.json"));
   point.gpu = "gb200";  // a rack is one domain
   point.nodes = 8;
   CHECK(published_machine(point).levels.front().gpus == 72);

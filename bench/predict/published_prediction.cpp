@@ -47,9 +47,12 @@ std::optional<double> pytorch_factor_of(const std::string& recipe) {
   return kPytorchFactors[1].factor;
 }
 
-/// Returns the cost model of a machine; models are kept, since points share machines.
+/// Returns the cost model of a machine, valid until the next call; models are kept, since points share machines. A
+/// model holds thousands of rates, so that no file of points may make any number of them.
 const CostModel& cost_model_of(const Machine& machine) {
+  constexpr std::size_t kMostKept = 64;
   static std::map<std::string, CostModel> models;
+  if (models.size() >= kMostKept) models.clear();
   std::string key = machine.name;
   for (const NetworkLevel& level : machine.levels)
     key += '/' + std::to_string(level.gpus) + ':' + std::to_string(level.gb_per_s);

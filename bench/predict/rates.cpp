@@ -11,6 +11,7 @@
 
 #include "bench/predict/rates_text.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/number_range.h"
 #include "kernels/gpu/shape_limits.h"
 
 namespace precbench {
@@ -269,23 +270,39 @@ nlohmann::ordered_json rates_to_json(const Rates& rates) {
 }
 
 Rates rates_from_json(const nlohmann::json& json, const std::string& where) {
+  constexpr NumberRange kError{0, 10}, kWork{0, 1e24}, kDimension{0, 1e15}, kFraction{1e-12, 1e3},
+      kClock{0, 1e5}, kPower{0, 1e6}, kSource{0, 1e6};
   try {
     Rates rates;
     rates.machine = json.at("machine");
     const auto& errors = json.at("errors");
-    rates.errors.step = errors.at("step");
+    const auto error_of = [&](const std::string& name) {
+      return number_within(errors.at(name), kError, fmt::format("{}: errors: {}", where, name));
+    };
+    rates.errors.step = error_of("step");
     for (int i = 0; i < kRateClasses; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      rates.errors.by_class[at] = errors.at(name_of(static_cast<RateClass>(i)));
-      rates.errors.borrowed[at] = errors.at(std::string("borrowed_") + name_of(static_cast<RateClass>(i)));
+      const std::string name = name_of(static_cast<RateClass>(i));
+      rates.errors.by_class[at] = error_of(name);
+      rates.errors.borrowed[at] = error_of("borrowed_" + name);
     }
     for (const auto& s : json.at("sources"))
       rates.sources.push_back({s.at("record"), s.at("model"), s.at("recipe"), s.at("commit"),
-                               s.at("clock_mhz"), s.at("power_w")});
+                               number_within(s.at("clock_mhz"), kClock, where + ": clock_mhz"),
+                               number_within(s.at("power_w"), kPower, where + ": power_w")});
     for (const auto& p : json.at("points")) {
-      RatePoint point{p.at(0), p.at(1), p.at(2), p.at(3), p.at(4), p.at(5), p.at(6)};
-      if (point.source < 0 || point.source >= static_cast<int>(rates.sources.size()) || !(point.fraction > 0))
-        throw InvalidInput(fmt::format("{}: a point of {} without a source or a rate", where, point.op));
+      RatePoint point;
+      point.op = p.at(0);
+      const std::string here = fmt::format("{}: a point of {}", where, point.op);
+      for (const auto& entry : p.at(1))
+        point.shape.push_back(integer_within(entry, kDimension, here + ": shape"));
+      point.formats = p.at(2);
+      point.flops = number_within(p.at(3), kWork, here + ": flops");
+      point.bytes = number_within(p.at(4), kWork, here + ": bytes");
+      point.fraction = number_within(p.at(5), kFraction, here + ": fraction");
+      point.source = static_cast<int>(integer_within(p.at(6), kSource, here + ": source"));
+      if (point.source >= static_cast<int>(rates.sources.size()))
+        throw InvalidInput(here + " without a source");
       rates.points.push_back(std::move(point));
     }
     return rates;

@@ -2,10 +2,13 @@
 #include "bench/predict/rates.h"
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
 
 #include "bench/predict/op_record.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 namespace precbench {
 namespace {
@@ -201,6 +204,17 @@ TEST_CASE("Rates: JSON and back, and what is refused", "[rates]") {
   nlohmann::json bad = json;
   bad["points"][0][6] = 2;
   CHECK_THROWS_AS(rates_from_json(bad, "file"), InvalidInput);
+  for (const auto& [place, value, message] :
+       {std::tuple("/points/0/5", R"(-0.5)", "fraction: -0.5 is not a number from 1e-12 to 1000"),
+        std::tuple("/points/0/1/0", "1e300", "shape: 1e+300 is not a whole number from 0 to 1e+15"),
+        std::tuple("/points/1/3", "1e308", "flops: 1e+308 is not a number from 0 to 1e+24"),
+        std::tuple("/points/1/6", "-1", "source: -1 is not a whole number from 0 to 1000000"),
+        std::tuple("/errors/step", "null", "errors: step: null is not a number from 0 to 10"),
+        std::tuple("/sources/0/power_w", "1e300", "power_w: 1e+300 is not a number from 0 to 1000000")}) {
+    bad = json;
+    bad[nlohmann::json::json_pointer(place)] = nlohmann::json::parse(value);
+    CHECK(contains(refusal_of([&] { rates_from_json(bad, "file"); }), message));
+  }
   bad = json;
   bad.erase("errors");
   CHECK_THROWS_WITH(rates_from_json(bad, "file"), Catch::Matchers::StartsWith("file: "));

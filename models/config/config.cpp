@@ -27,6 +27,7 @@ using namespace config_keys;
 using nlohmann::json;
 
 constexpr double kMaxParameters = 1e14;  // more than this means a wrong file
+constexpr std::int64_t kMaxLayers = 65536;  // a step is traced layer by layer
 constexpr EnumNames<QkNormOver, 2> kQkNormOverNames{{"head", "heads"}};
 
 struct FlagKey {
@@ -221,6 +222,9 @@ void validate(const ModelConfig& config, const KeyNames& names) {
       throw InvalidInput(
           fmt::format("{}: must be from 1 to {}, got {}", names(entry.key), kMaxDimension, value));
   }
+  if (config.layers > kMaxLayers)
+    throw InvalidInput(
+        fmt::format("{}: must be from 1 to {}, got {}", names("layers"), kMaxLayers, config.layers));
   if (config.heads % config.kv_heads != 0)
     throw InvalidInput(fmt::format("{}: {} is not a multiple of {} {}", names("heads"), config.heads,
                                    names("kv_heads"), config.kv_heads));

@@ -216,8 +216,10 @@ TEST_CASE("model_from_json: a wrong own key is refused by name", "[models]") {
   CHECK(contains(error_with("qk_norm_over", "heads"), "qk_norm_over: the model has no qk_norm"));
   CHECK(contains(error_with("qk_norm_over", "all"), "qk_norm_over: \"all\" is neither head nor heads"));
   CHECK(contains(
-      error_of(R"({"layers":16777216,"width":16777216,"ffn":16777216,"heads":2,"head_dim":2,"vocab":2})"),
+      error_of(R"({"layers":65536,"width":16777216,"ffn":16777216,"heads":2,"head_dim":2,"vocab":2})"),
       "more than any model"));
+  CHECK(error_of(R"({"layers":65537,"width":64,"ffn":64,"heads":2,"vocab":64})") ==
+        "layers: must be from 1 to 65536, got 65537");
 }
 
 constexpr const char* kHuggingFace = R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",

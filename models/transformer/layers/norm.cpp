@@ -60,7 +60,7 @@ void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& nor
 }
 
 void repeat_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm) {
-  const auto& [gain, bias] = norm.weights;
+  const auto &gain = norm.weights.gain, &bias = norm.weights.bias;
   if (gain.empty()) return copy_stream(step, h, norm.sum);
   const bool layernorm = step.config.block.norm == NormKind::layer;
   step.produce_quantized(h, [&](QuantizedTensor& x) {

@@ -178,8 +178,8 @@ Layout::Layout(const ModelConfig& config, const LoraOptions& lora) : config_(con
         inputs.push_back({lora_a_name(prefix + part.name), lora.rank});
       const std::size_t first = unit.parameters.size();
       append(unit, "", inputs, ParameterKind::matrix, linear.in);
-      LoraMatrices& matrices =
-          adapters.emplace_back(linear.role, linear.in, lora.rank, unit.parameters[first].offset);
+      LoraMatrices& matrices = adapters.emplace_back(
+          LoraMatrices{linear.role, linear.in, lora.rank, unit.parameters[first].offset, {}});
       for (const ParameterPart& part : linear.parts) {
         append(unit, "", {{lora_b_name(prefix + part.name), part.size}}, ParameterKind::matrix, lora.rank);
         matrices.outputs.push_back({unit.parameters.back().offset, part.size});
