@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -17,6 +16,7 @@
 #include "bench/cli/help_parts.h"
 #include "bench/cli/text_table.h"
 #include "bench/process/tell.h"
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -87,7 +87,7 @@ bool needs_arguments(const CLI::App& command) {
 std::optional<std::string> unwritten() {
   errno = 0;
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return std::nullopt;
-  return fmt::format("cannot write standard output: {}", std::strerror(errno ? errno : EIO));
+  return fmt::format("cannot write standard output: {}", error_text(errno ? errno : EIO));
 }
 
 /// Prints one line; the middle of a very long message is cut.
@@ -163,7 +163,7 @@ int exit_status_of(const std::function<int()>& command, Printed printed) {
   } catch (const OutOfMemory& error) {  // outside of cases: a file that cannot be mapped
     return fail(error, 2);
   } catch (const std::system_error& error) {
-    return fail(error, 2);
+    return fail(std::runtime_error(error.what() + limit_text(error.code())), 2);
   } catch (const std::bad_alloc&) {
     return fail(std::runtime_error("out of host memory"), 1);
   } catch (const std::exception& error) {

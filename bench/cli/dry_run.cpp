@@ -196,8 +196,8 @@ void print_dry_run(const std::vector<Plan>& grid, const std::optional<MemoryLimi
   }
   fmt::print("{}", aligned(rows, alignment));
   if (limit)
-    fmt::print("fits: {}, {} GiB ({}), of which {} GiB is left for the driver and libraries\n", limit->name,
-               gib(limit->bytes), limit->source, kContextBytes >> 30);
+    fmt::print("fits: {}, {} GiB ({}), of which {} GiB is left for the driver and libraries\n",
+               printable(limit->name), gib(limit->bytes), limit->source, kContextBytes >> 30);
   std::fflush(stdout);  // the search for changes takes a moment
   print_lines(lines_about_bf16(grid, cases, labels));
   print_lines(lines_about_changes(grid, cases, labels, limit));

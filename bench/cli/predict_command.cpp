@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -15,14 +16,20 @@
 #include "bench/cli/text_table.h"
 #include "bench/predict/own_prediction.h"
 #include "bench/predict/published_prediction.h"
+#include "bench/process/tell.h"
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
+#include "results/record/compressed.h"
+#include "results/record/printable.h"
+#include "results/record/short_text.h"
+#include "results/record/step_time.h"
 
 namespace precbench {
 namespace {
 
 /// Returns "4.2%" for a relative error, "0.042" for one of a ratio.
-std::string error_text(double error, bool ratio) {
+std::string relative_text(double error, bool ratio) {
   return ratio ? fmt::format("{:.3f}", error) : fmt::format("{:.1f}%", 100 * error);
 }
 
@@ -36,9 +43,9 @@ void print_groups(const std::vector<GroupResult>& results) {
   for (const GroupResult& r : results) {
     if (r.points == 0) continue;
     const bool ratio = is_ratio(r.group);
-    rows.push_back({name_of(r.group), std::to_string(r.points), error_text(r.median, ratio),
-                    error_text(floor_of(r.group), ratio) + (r.met() ? "" : " missed"),
-                    error_text(r.worst, ratio),
+    rows.push_back({name_of(r.group), std::to_string(r.points), relative_text(r.median, ratio),
+                    relative_text(floor_of(r.group), ratio) + (r.met() ? "" : " missed"),
+                    relative_text(r.worst, ratio),
                     fmt::format("{} ({:.0f}%)", r.covered, 100.0 * r.covered / r.points),
                     fmt::format("{:.0f}%{}", 100 * r.half_width, r.narrow() ? "" : " missed")});
   }
@@ -56,7 +63,7 @@ void print_worst(std::vector<Judgement> judgements) {
     const Judgement& j = judgements[i];
     const bool ratio = is_ratio(j.as);
     rows.push_back({j.id, name_of(j.as), value_text(j.published, ratio), value_text(j.predicted, ratio),
-                    error_text(j.error(), ratio)});
+                    relative_text(j.error(), ratio)});
   }
   fmt::print("{}\n", aligned(rows, "llrrr"));
 }
@@ -71,7 +78,8 @@ void print_reasons(const std::vector<PointPrediction>& predictions) {
     }
   fmt::print("{} points, {} predicted\n", predictions.size(),
              predictions.size() - static_cast<std::size_t>(without));
-  for (const auto& [reason, count] : reasons) fmt::print("  {} not: {}\n", count, reason);
+  for (const auto& [reason, count] : reasons)
+    fmt::print("  {} not: {}\n", count, short_printable(reason, kLongestLine));
 }
 
 nlohmann::ordered_json step_json(const OwnPrediction& step) {
@@ -108,8 +116,8 @@ void print_errors(const std::vector<OwnErrors>& groups) {
     rows.push_back(
         {group.gpu,
          (group.gpus ? std::to_string(group.gpus) : "all") + (group.uneven ? ", uneven experts" : ""),
-         std::to_string(group.steps), error_text(group.median, false), error_text(group.within_95, false),
-         error_text(group.worst, false),
+         std::to_string(group.steps), relative_text(group.median, false),
+         relative_text(group.within_95, false), relative_text(group.worst, false),
          fmt::format("{} ({:.0f}%)", group.inside,
                      100.0 * static_cast<double>(group.inside) / static_cast<double>(group.steps))});
   fmt::print("{}\n", aligned(rows, "lrrrrrr"));
@@ -135,24 +143,31 @@ void print_worst(std::vector<OwnPrediction> steps) {
 /// Writes one JSON object per line, if a file is asked for. Returns the exit status.
 int write_lines(const std::string& path, const std::vector<nlohmann::ordered_json>& lines) {
   if (path.empty()) return 0;
+  errno = 0;
   std::ofstream file(path);
   for (const nlohmann::ordered_json& line : lines) file << line.dump() << '\n';
   if (file.flush()) return 0;
-  fmt::print(stderr, "precbench: --out: cannot write {}\n", path);
+  tell(fmt::format("precbench: --out: cannot write {}: {}", path, error_text(errno ? errno : EIO)));
   return 1;
 }
 
 int predict_steps(const PredictCommand& command) {
+  refuse_compressed(command.records, "precbench predict -");
   const RecordSet set = read_records(command.records);
+  for (const std::string& problem : set.problems) tell(problem);
   const OwnPredictions predictions = predict_records(set);
   fmt::print("{}, {} predicted\n", plural(set.records.size(), "record"), predictions.steps.size());
-  for (const auto& [reason, count] : predictions.reasons) fmt::print("  {} not: {}\n", count, reason);
+  for (const auto& [reason, count] : predictions.reasons)
+    fmt::print("  {} not: {}\n", count, short_printable(reason, kLongestLine));
   const std::vector<OwnErrors> groups = errors_by_gpus(predictions.steps);
   if (!groups.empty()) {
     fmt::print("\n");
     print_errors(groups);
     print_worst(predictions.steps);
   }
+  std::vector<const Record*> measured;
+  for (const OwnPrediction& step : predictions.steps) measured.push_back(step.record);
+  for (const std::string& doubt : doubts_of_all(measured)) fmt::print("{}\n", printable(doubt));
   std::vector<nlohmann::ordered_json> lines;
   for (const OwnPrediction& step : predictions.steps) lines.push_back(step_json(step));
   lines.push_back(errors_json(groups));

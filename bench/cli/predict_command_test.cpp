@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/cli_testing.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
 
 namespace precbench {
@@ -69,6 +71,138 @@ TEST_CASE("predict: records without a step to predict give reasons and an output
   CHECK(nlohmann::json::parse(line)["groups"].empty());
   CHECK(!std::getline(file, more));
   std::filesystem::remove(out);
+}
+
+constexpr const char* kEvil = "x\x1b[2J\x1b]0;pwn\x07\u202e";
+
+/// Returns a record of an H200.
+nlohmann::json one_record() {
+  std::ifstream file(PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl");
+  std::string line;
+  std::getline(file, line);
+  return nlohmann::json::parse(line);
+}
+
+/// Returns the same on a GPU of another name, as a line.
+std::string record_on(const std::string& gpu) {
+  nlohmann::json record = one_record();
+  record["env"]["gpu"]["name"] = gpu;
+  return record.dump() + "\n";
+}
+
+bool acts_on_terminal(const std::string& text) {
+  return text.find('\x1b') != std::string::npos || text.find('\x07') != std::string::npos ||
+         text.find("\u202e") != std::string::npos;
+}
+
+TEST_CASE("predict and rates: text of records is printable and damaged lines are named", "[published]") {
+  const TempDirectory folder;
+  const std::string records = folder.write("r.jsonl", record_on(kEvil) + "{\"half");
+  const Answer predicted = testing::precbench_says("predict " + records);
+  CHECK(predicted.status == 0);
+  CHECK(contains(predicted.text, records + ":2: half-written last line, left out\n"));
+  CHECK(contains(predicted.text, "1 not: no rates of x [2J"));
+  const Answer rates = testing::precbench_says("rates " + records + " -o " + (folder / "rates"));
+  CHECK(rates.status == 1);
+  CHECK(contains(rates.text, records + ":2: half-written last line, left out\n"));
+  CHECK(contains(rates.text, ": no machine file, so no peaks\n"));
+  CHECK(contains(rates.text, "precbench: rates: nothing was written: no record gives a rate\n"));
+  CHECK_FALSE(acts_on_terminal(predicted.text + rates.text));
+}
+
+TEST_CASE("predict and rates: step times of older records are doubted by their samples", "[published]") {
+  const TempDirectory folder;
+  nlohmann::json record = one_record();
+  bool longer = false;
+  for (auto& sample : record["timing"]["samples_ms"])
+    sample = sample.get<double>() * ((longer = !longer) ? 1.2 : 0.8);
+  const std::string records = folder.write("r.jsonl", record.dump() + "\n");
+  for (const std::string& command :
+       {"predict " + records, "rates " + records + " -o " + (folder / "rates")}) {
+    INFO(command);
+    CHECK(contains(testing::precbench_says(command).text, "1 of 1 record: step times are noisy: "));
+  }
+}
+
+TEST_CASE("rates: records of the CPU are counted", "[published]") {
+  const TempDirectory folder;
+  const Answer answer = testing::precbench_says(
+      "rates " PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl -o " + (folder / "rates"));
+  CHECK(answer.status == 1);
+  CHECK(contains(answer.text, "skipped: not of a GPU\n"));
+}
+
+TEST_CASE("predict: an overlong name takes one short line", "[published]") {
+  const TempDirectory folder;
+  const Answer answer =
+      testing::precbench_says("predict " + folder.write("r.jsonl", record_on(std::string(100'000, 'g'))));
+  CHECK(answer.status == 0);
+  CHECK(answer.text.size() < 6000);
+}
+
+TEST_CASE("predict: text of published points is printable", "[published]") {
+  const TempDirectory folder;
+  nlohmann::json point = {{"id", kEvil},
+                          {"framework", "llm.q"},
+                          {"model", "qwen2.5-0.5b"},
+                          {"gpu", "h200"},
+                          {"gpus", 1},
+                          {"dp", 1},
+                          {"micro_batch", 8},
+                          {"global_batch", 16},
+                          {"seq", 1024},
+                          {"precision", "bf16"},
+                          {"tokens_per_s_per_gpu", 100000},
+                          {"judged_as", {"absolute_native"}}};
+  nlohmann::json points = {{"points", {point}}};
+  for (const char* key : {"gpu", "model", "precision"}) {
+    point["id"] = key, point[key] = kEvil;
+    points["points"].push_back(point);
+  }
+  const Answer answer =
+      testing::precbench_says("predict --published " + folder.write("points.json", points.dump()));
+  CHECK(answer.status == 0);
+  CHECK(contains(answer.text, "4 points, 1 predicted\n"));
+  CHECK_FALSE(acts_on_terminal(answer.text));
+}
+
+TEST_CASE("predict: numbers that cannot be are refused with their range", "[published]") {
+  const TempDirectory folder;
+  for (const char* file : {"many-groups", "many-sequences"}) {
+    const std::string points = std::string(PRECBENCH_SOURCE_DIR "/tools/fuzz/corpus/published/") + file;
+    const std::string line = testing::refused("predict --published " + points);
+    CHECK(line.starts_with("precbench: --published: " + points + ": mb-2608-qwen3-235b"));
+    CHECK(contains(line, "is not a whole number from 1 to "));
+  }
+}
+
+TEST_CASE("dry run: names of files are printable", "[published]") {
+  const TempDirectory folder;
+  const std::string model = folder.write(std::string(kEvil) + ".json",
+                                         R"({"layers": 2, "width": 64, "ffn": 64, "heads": 4, "vocab": 64})");
+  for (const char* on : {"", " --on h200 --device cuda"}) {
+    const Answer answer =
+        testing::precbench_says("sweep --dry-run --recipe bf16 --seq 64 --batch 1 --model '" + model +
+                                "' --out " + (folder / "out") + on);
+    CHECK(answer.status == 0);
+    CHECK_FALSE(acts_on_terminal(answer.text));
+  }
+}
+
+TEST_CASE("predict and rates: compressed records are named with the command that unpacks them",
+          "[published]") {
+  const std::string file = PRECBENCH_SOURCE_DIR "/results/h200/lora-smollm2.jsonl.xz";
+  CHECK(contains(testing::refused("predict " + file), "xz -dc " + file + " | precbench predict -"));
+  CHECK(contains(testing::refused("rates " + file), "xz -dc " + file + " | precbench rates -"));
+  CHECK(contains(testing::refused("report " + file), "xz -dc " + file + " | precbench report -"));
+  CHECK(contains(
+      testing::refused("check --baseline " PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl " + file),
+      "xz -dc " + file + " | precbench check --baseline FILE -"));
+  CHECK(contains(testing::refused("check --baseline " + file +
+                                  " " PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl"),
+                 "xz -dc " + file + " | precbench check --baseline - RUN"));
+  CHECK(contains(testing::refused("advise --model tiny --gpu h200 --records " + file),
+                 "xz -dc " + file + " | precbench advise --records -"));
 }
 
 TEST_CASE("predict: takes points or records and not both or neither", "[published]") {

@@ -17,6 +17,7 @@
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/comm/parallel_dims.h"
+#include "results/record/printable.h"
 
 namespace precbench {
 namespace {
@@ -258,9 +259,8 @@ Json predictions_json(const std::vector<Plan>& grid, const std::vector<CasePredi
 void print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json) {
   const std::vector<CasePrediction> predictions = predict_grid(grid, model);
   if (json) {
-    fmt::print(
-        "{}\n",
-        predictions_json(grid, predictions, model).dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n",
+               predictions_json(grid, predictions, model).dump(2, ' ', true, Json::error_handler_t::replace));
     return;
   }
   const CaseLabels labels(grid);
@@ -269,8 +269,8 @@ void print_predictions(const std::vector<Plan>& grid, const CostModel& model, bo
   const MemoryLimit limit = memory_limit_of(model.machine());
   fmt::print(
       "{}; predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and libraries; rates {} {}\n",
-      count_cases(grid.size()), limit.name, gib(limit.bytes), limit.source, kContextBytes >> 30,
-      model.borrowed() ? "borrowed from" : "measured on", model.rates().machine);
+      count_cases(grid.size()), printable(limit.name), gib(limit.bytes), printable(limit.source),
+      kContextBytes >> 30, model.borrowed() ? "borrowed from" : "measured on", model.rates().machine);
 }
 
 }  // namespace precbench

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "results/record/short_text.h"
+
 namespace precbench {
 namespace {
 
@@ -34,6 +36,13 @@ std::vector<Width> widths_of(const TextRows& rows) {
   return widths;
 }
 
+/// Returns the rows as they may be shown: cells have names of files and of their contents.
+TextRows printable_rows(TextRows rows) {
+  for (auto& row : rows)
+    for (std::string& cell : row) cell = short_printable(cell, kLongestCell);
+  return rows;
+}
+
 }  // namespace
 
 std::vector<std::string> wrapped_lines(const std::string& text, std::size_t width) {
@@ -47,7 +56,8 @@ std::vector<std::string> wrapped_lines(const std::string& text, std::size_t widt
   return lines;
 }
 
-std::string fitted(const TextRows& rows, std::size_t width) {
+std::string fitted(const TextRows& unsafe, std::size_t width) {
+  const TextRows rows = printable_rows(unsafe);
   std::vector<Width> columns = widths_of(rows);
   const auto excess = [&] {
     std::size_t all = 2 * (columns.size() - 1);
@@ -74,7 +84,8 @@ std::string fitted(const TextRows& rows, std::size_t width) {
   return aligned(lines);
 }
 
-std::string aligned(const TextRows& rows, const std::string& alignment) {
+std::string aligned(const TextRows& unsafe, const std::string& alignment) {
+  const TextRows rows = printable_rows(unsafe);
   std::vector<std::size_t> widths;
   for (const auto& row : rows)
     for (std::size_t i = 0; i < row.size(); ++i) {

@@ -8,7 +8,7 @@ namespace precbench {
 
 using TextRows = std::vector<std::vector<std::string>>;
 
-/// Returns one line per row. Columns are as wide as their widest cell and two spaces apart, without trailing
+/// Returns one line per row, with printable text (printable.h). Columns are as wide as their widest cell and two spaces apart, without trailing
 /// spaces. `alignment`: 'l' or 'r' for each column; further columns are left-aligned.
 std::string aligned(const TextRows& rows, const std::string& alignment = "");
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include <system_error>
 
 #include "bench/machine/build_info.h"
+#include "kernels/base/error_text.h"
 #include "kernels/base/fnv1a.h"
 
 namespace precbench {
@@ -103,15 +105,17 @@ void write_verification(const Verification& verification) {
   std::filesystem::create_directories(file.parent_path(), error);
   // Readers see the old file or the new one.
   const std::filesystem::path next = fmt::format("{}.{}", file.string(), getpid());
+  errno = 0;
   std::ofstream out(next);
   out << to_json(verification).dump(1) << '\n';
   out.close();
   if (!error && out) std::filesystem::rename(next, file, error);
   if (!error && out) return;
+  const int reason = errno ? errno : EIO;
   std::error_code ignored;
   std::filesystem::remove(next, ignored);
   throw std::runtime_error(
-      fmt::format("cannot write {}{}", file.string(), error ? ": " + error.message() : ""));
+      fmt::format("cannot write {}: {}", file.string(), error ? error_text(error) : error_text(reason)));
 }
 
 DemotedPaths demoted_paths(const Verification& verification) {

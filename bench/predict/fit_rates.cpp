@@ -261,6 +261,7 @@ FittedRates fit_rates(const Machine& machine, const std::vector<const Record*>& 
       continue;
     }
     rates.sources.push_back(source_of(*record));
+    fitted.used.push_back(record);
     steps.push_back(std::move(step));
   }
   rates.errors = estimate_errors(rates, steps, peaks);

@@ -20,6 +20,7 @@ std::vector<OpRecord> ops_with_shapes(const std::vector<OpRecord>& measured,
 struct FittedRates {
   Rates rates;
   std::vector<std::string> skipped;  ///< a line for each record that gives no rates
+  std::vector<const Record*> used;   ///< the others
 };
 
 /// Returns the rates of the records that ran on one GPU of the machine's model, natively; of several records

@@ -141,8 +141,14 @@ NodeShare share_from_json(const nlohmann::ordered_json& json) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent died before prctl
   // Duplicates the descriptors first, because any of them could have a number that dup2 replaces.
-  const int in = fcntl(input, F_DUPFD_CLOEXEC, 10), rec = fcntl(record, F_DUPFD_CLOEXEC, 10),
-            out = fcntl(output, F_DUPFD_CLOEXEC, 10);
+  constexpr int kFree = kRecordFd + 1;
+  const int out = fcntl(output, F_DUPFD_CLOEXEC, kFree), in = fcntl(input, F_DUPFD_CLOEXEC, kFree),
+            rec = fcntl(record, F_DUPFD_CLOEXEC, kFree);
+  if (in < 0 || rec < 0 || out < 0) {
+    constexpr char message[] = "cannot start the case: Too many open files; the limit is that of ulimit -n\n";
+    [[maybe_unused]] const ssize_t written = write(output, message, sizeof message - 1);
+    _exit(127);
+  }
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   dup2(out, STDERR_FILENO);

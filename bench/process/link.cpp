@@ -17,6 +17,7 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
 
@@ -186,8 +187,8 @@ Listener::Listener(const Address& address) {
     return;
   const int reason = errno;
   ::close(socket_);
-  throw InvalidInput(fmt::format("NCCL_COMM_ID: process 0 cannot listen at {}: {}", to_string(address),
-                                 std::strerror(reason)));
+  throw InvalidInput(
+      fmt::format("NCCL_COMM_ID: process 0 cannot listen at {}: {}", to_string(address), error_text(reason)));
 }
 
 Listener::~Listener() { ::close(socket_); }

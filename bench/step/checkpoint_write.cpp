@@ -13,6 +13,7 @@
 #include "bench/machine/environment.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/checkpoint_files.h"
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
 #include "models/checkpoint/safetensors_parts.h"
@@ -28,7 +29,7 @@ using Layouts = std::map<std::string, SafetensorsLayout>;
 constexpr const char *kPartial = ".partial", *kReplaced = ".replaced";
 
 [[noreturn]] void cannot_write(const std::string& path) {
-  throw InvalidInput(fmt::format("{}: cannot be written ({})", path, std::generic_category().message(errno)));
+  throw InvalidInput(fmt::format("{}: cannot be written ({})", path, error_text(errno)));
 }
 
 /// Returns the layouts by kind, the same on every rank. The header contains the step, and so does the
@@ -204,7 +205,7 @@ std::optional<std::string> write_checkpoint(Rank& rank, const Plan& plan, std::i
     } catch (const InvalidInput& error) {
       why = error.what();
     } catch (const std::system_error& error) {  // the file system's, too
-      why = error.what();
+      why = error.what() + limit_text(error.code());
     }
     return rank.sum_over_ranks(why ? 1 : 0) == 0;
   };

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -72,7 +73,7 @@ void run_rank_threads(const NodeShare& share, const std::function<void(int)>& bo
         threads.emplace_back(guarded, rank, std::cref(body));
       } catch (const std::system_error& error) {
         throw std::runtime_error(
-            fmt::format("cannot start the thread of rank {}: {}", rank, error.code().message()));
+            fmt::format("cannot start the thread of rank {}: {}", rank, error_text(error.code())));
       }
     }
     body(first_rank);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include "bench/step/checkpoint_files.h"
 #include "bench/step/fp8_weights.h"
 #include "bench/step/mxfp4_experts.h"
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -268,8 +270,15 @@ void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, co
   if (const LoraOptions& lora = rank.parameters().options().lora) {
     const nlohmann::json adapters = adapter_config(model, lora);
     metadata["lora"] = adapters.dump();
-    if (const std::filesystem::path file(path); file.filename() == "adapter_model.safetensors")
-      std::ofstream(file.parent_path() / "adapter_config.json") << adapters.dump(2) << "\n";
+    if (const std::filesystem::path file(path); file.filename() == "adapter_model.safetensors") {
+      const std::filesystem::path config = file.parent_path() / "adapter_config.json";
+      errno = 0;
+      std::ofstream out(config);
+      out << adapters.dump(2) << "\n";
+      if (!out.flush())
+        throw InvalidInput(
+            fmt::format("{}: cannot be written ({})", config.string(), error_text(errno ? errno : EIO)));
+    }
   }
   write_safetensors(path, tensors, metadata);
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -18,6 +17,7 @@
 #include "bench/case/stress.h"
 #include "bench/case/supported.h"
 #include "bench/step/checkpoint.h"
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/fnv1a.h"
 
@@ -224,7 +224,7 @@ void StudyPlan::write_recipes() const {
     file << recipe_to_json(rung.recipe).dump(1) << "\n";
     if (!file.flush())
       throw InvalidInput(
-          fmt::format("--out: cannot write {}: {}", rung.path, std::strerror(errno ? errno : EIO)));
+          fmt::format("--out: cannot write {}: {}", rung.path, error_text(errno ? errno : EIO)));
   }
 }
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -21,6 +20,7 @@
 #include "bench/step/weights.h"
 #include "bench/sweep/told_at_once.h"
 #include "bench/sweep/try_make.h"
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/normal_path.h"
 #include "kernels/base/untrusted_input.h"
@@ -48,21 +48,21 @@ constexpr const char* kLongestSuffix = ".4194304.tmp";
 /// Throws InvalidInput if the file's temporary name is too long or otherwise impossible.
 void check_name(const std::string& flag, const fs::path& path) {
   if (const std::error_code error = try_make(path.string() + kLongestSuffix))
-    cannot_write(flag, path, error.message());
+    cannot_write(flag, path, error_text(error));
 }
 
 /// Leaves an existing file unchanged, and no new one behind.
 void check_writable(const std::string& flag, const fs::path& path) {
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
-  if (error) cannot_make(flag, path.parent_path(), error.message());
+  if (error) cannot_make(flag, path.parent_path(), error_text(error));
   const bool existed = fs::exists(path, error);
   // Saving replaces the file: a device would be lost, and opening a pipe waits for its reader.
   if (fs::is_other(path, error))
     throw InvalidInput(fmt::format("{}: {}: not a regular file", flag, path.string()));
   errno = 0;
   const bool writable = std::ofstream(path, std::ios::app).is_open();
-  if (!writable) cannot_write(flag, path, std::strerror(errno));
+  if (!writable) cannot_write(flag, path, error_text(errno));
   if (!existed) fs::remove(path, error);
   check_name(flag, path);
 }
@@ -72,12 +72,12 @@ void try_writable(const std::string& flag, const fs::path& path) {
   std::error_code ignored;
   const fs::path folder = path.parent_path();
   if (!folder.empty() && !fs::is_directory(folder, ignored))
-    if (const std::error_code error = try_make(folder)) cannot_make(flag, folder, error.message());
+    if (const std::error_code error = try_make(folder)) cannot_make(flag, folder, error_text(error));
   if (fs::is_other(path, ignored))
     throw InvalidInput(fmt::format("{}: {}: not a regular file", flag, path.string()));
-  if (fs::is_directory(path, ignored)) cannot_write(flag, path, std::strerror(EISDIR));
+  if (fs::is_directory(path, ignored)) cannot_write(flag, path, error_text(EISDIR));
   if (fs::exists(path, ignored) && access(path.c_str(), W_OK) != 0)
-    cannot_write(flag, path, std::strerror(errno));
+    cannot_write(flag, path, error_text(errno));
   check_name(flag, path);
 }
 
@@ -211,7 +211,7 @@ void check_inputs(const std::vector<Plan>& cases) {
       tell_each(HeldOut(plan).warnings());
     if (c.init_from.empty() || !checkpoints.emplace(c.init_from, c.model).second) continue;
     if (access(c.init_from.c_str(), R_OK) != 0)
-      throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));
+      throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, error_text(errno)));
     tell_each(InitialWeights(c.init_from, plan.model).warnings());
   }
   for (const auto& [key, plan] : corpora)

@@ -18,6 +18,7 @@
 #include "bench/step/checkpoint.h"
 #include "bench/step/lost_files.h"
 #include "bench/sweep/progress.h"
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "results/record/field_index.h"
@@ -59,11 +60,11 @@ void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<Loc
   const std::string next = path + ".next";
   std::error_code error;
   const auto check = [&](const std::string& written) {
-    if (error) throw InvalidInput(fmt::format("--out: cannot write {}: {}", written, error.message()));
+    if (error) throw InvalidInput(fmt::format("--out: cannot write {}: {}", written, error_text(error)));
   };
   fs::remove(next, error);
   if (!std::ofstream(next, std::ios::trunc).is_open())
-    throw InvalidInput(fmt::format("--out: cannot write {}: {}", next, std::strerror(errno)));
+    throw InvalidInput(fmt::format("--out: cannot write {}: {}", next, error_text(errno)));
   try {
     for (std::size_t i = 0; i < records.size(); ++i)
       if (!dropped.count(i)) append_record(next, records[i].record);

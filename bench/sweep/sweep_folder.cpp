@@ -10,11 +10,11 @@
 #include <cerrno>
 #include <chrono>
 #include <climits>
-#include <cstring>
 #include <system_error>
 #include <thread>
 
 #include "bench/sweep/try_make.h"
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
 #include "results/record/record_file.h"
@@ -52,7 +52,7 @@ void check_files_in(const fs::path& folder) {
     } catch (const InvalidInput& refusal) {
       throw InvalidInput(fmt::format("--out: {}", refusal.what()));
     }
-    if (access(file.c_str(), W_OK) != 0) cannot("write", file, std::strerror(errno));
+    if (access(file.c_str(), W_OK) != 0) cannot("write", file, error_text(errno));
   }
 }
 
@@ -64,21 +64,21 @@ void check_out(const std::string& path) {
   if (!error && first_runs_in(path).size() >= PATH_MAX)
     error = std::make_error_code(std::errc::filename_too_long);
   std::error_code ignored;
-  if (error) cannot(fs::is_directory(path, ignored) ? "write to" : "make", path, error.message());
+  if (error) cannot(fs::is_directory(path, ignored) ? "write to" : "make", path, error_text(error));
   check_files_in(path);
   const std::string lock = lock_in(path);
   if (fs::exists(lock, ignored) && access(lock.c_str(), R_OK | W_OK) != 0)
-    cannot("write to", path, std::strerror(errno));
+    cannot("write to", path, error_text(errno));
 }
 
 SweepFolder::SweepFolder(const std::string& path) : path_(path) {
   std::error_code error;
   fs::create_directories(path_, error);
-  if (error) cannot("make", path, error.message());
+  if (error) cannot("make", path, error_text(error));
   check_files_in(path_);
   const std::string lock = lock_in(path_);
   lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) cannot("write to", path, std::strerror(errno));
+  if (lock_ < 0) cannot("write to", path, error_text(errno));
   // A sweep that was killed while starting a child leaves the lock with the child for a moment.
   using namespace std::chrono;
   for (const auto end = steady_clock::now() + kLockPatience;
@@ -90,7 +90,7 @@ SweepFolder::SweepFolder(const std::string& path) : path_(path) {
     throw InvalidInput(
         reason == EWOULDBLOCK
             ? fmt::format("--out: another sweep is writing to {}; wait for it or choose another folder", path)
-            : fmt::format("--out: cannot lock {}: {}", lock, std::strerror(reason)));
+            : fmt::format("--out: cannot lock {}: {}", lock, error_text(reason)));
   }
 }
 

@@ -1,11 +1,11 @@
 // JSON limits checked in one scan, and reading of regular files.
 #include "kernels/base/untrusted_input.h"
+#include "kernels/base/error_text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -88,7 +88,7 @@ std::ifstream open_regular_file(const std::string& path) {
   if (fs::is_directory(status)) throw InvalidInput(fmt::format("{}: a folder, not a file", path));
   if (!fs::is_regular_file(status)) throw InvalidInput(fmt::format("{}: not a regular file", path));
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw InvalidInput(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  if (!file) throw InvalidInput(fmt::format("cannot read {}: {}", path, error_text(errno)));
   return file;
 }
 

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -25,7 +26,7 @@ struct Descriptor {
 };
 
 [[noreturn]] void fail(const std::string& path, int error) {
-  throw InvalidInput(fmt::format("{}: cannot be read ({})", path, std::generic_category().message(error)));
+  throw InvalidInput(fmt::format("{}: cannot be read ({})", path, error_text(error)));
 }
 
 }  // namespace

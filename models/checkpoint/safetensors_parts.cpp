@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -22,8 +23,7 @@ PartFile::PartFile(const std::string& path) : PartFile(path, O_WRONLY) {}
 PartFile::~PartFile() { ::close(descriptor_); }
 
 void PartFile::fail() const {
-  throw InvalidInput(
-      fmt::format("{}: cannot be written ({})", path_, std::generic_category().message(errno)));
+  throw InvalidInput(fmt::format("{}: cannot be written ({})", path_, error_text(errno)));
 }
 
 void PartFile::make(const std::string& path, const SafetensorsLayout& layout) {

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/safetensors_format.h"
@@ -105,8 +106,7 @@ class PendingFile {
 
  private:
   [[noreturn]] void fail() const {
-    throw InvalidInput(
-        fmt::format("{}: cannot be written ({})", path_, std::generic_category().message(errno)));
+    throw InvalidInput(fmt::format("{}: cannot be written ({})", path_, error_text(errno)));
   }
 
   std::string path_;

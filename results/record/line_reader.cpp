@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
 #include "kernels/base/untrusted_input.h"
@@ -22,7 +23,7 @@ namespace {
 constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
 
 [[noreturn]] void cannot_read(const std::string& name, int error) {
-  throw InvalidInput(fmt::format("cannot read {}: {}", name, std::strerror(error)));
+  throw InvalidInput(fmt::format("cannot read {}: {}", name, error_text(error)));
 }
 
 /// Returns true if reading ends by itself or by a user at a terminal. Other devices, such as /dev/zero, may

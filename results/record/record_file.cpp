@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -18,11 +17,14 @@
 #include <unordered_map>
 #include <utility>
 
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
+#include "results/record/compressed.h"
 #include "results/record/field_index.h"
 #include "results/record/line_reader.h"
 #include "results/record/parallel.h"
 #include "results/record/readable_record.h"
+#include "results/record/record_folder.h"
 
 namespace precbench {
 namespace {
@@ -53,7 +55,7 @@ constexpr std::size_t kMostLetters = 400;
 constexpr const char* kLeftOut = ", left out";
 
 [[noreturn]] void cannot(const char* what, const std::string& path, int error) {
-  throw InvalidInput(fmt::format("cannot {} {}: {}", what, path, std::strerror(error)));
+  throw InvalidInput(fmt::format("cannot {} {}: {}", what, path, error_text(error)));
 }
 
 /// Appends `text` completely and durably, or not at all.
@@ -61,12 +63,15 @@ void append_text(const std::string& path, const std::string& text) {
   const File file(path, O_WRONLY | O_APPEND | O_CREAT);
   if (file.get() < 0) cannot("write", path, errno);
   const off_t before = ::lseek(file.get(), 0, SEEK_END);
-  ssize_t written;
-  do written = ::write(file.get(), text.data(), text.size());
-  while (written < 0 && errno == EINTR);
-  // A short write means that the disk ran full. Pipes and devices cannot be synced (EINVAL) and need not be.
-  int error = written < 0 ? errno : 0;
-  if (written >= 0 && static_cast<std::size_t>(written) != text.size()) error = ENOSPC;
+  int error = 0;
+  // A short write means that the disk is full or a file's largest size is reached: the next one says which.
+  for (std::size_t done = 0; error == 0 && done < text.size();) {
+    const ssize_t written = ::write(file.get(), text.data() + done, text.size() - done);
+    if (written > 0) done += static_cast<std::size_t>(written);
+    if (written == 0) error = ENOSPC;
+    if (written < 0 && errno != EINTR) error = errno;
+  }
+  // Pipes and devices cannot be synced (EINVAL) and need not be.
   if (error == 0 && ::fsync(file.get()) != 0 && errno != EINVAL) error = errno;
   if (error == 0) return;
   // Best effort: if the partial line cannot be removed, repair_tail handles it at the next start.
@@ -88,13 +93,9 @@ std::vector<std::string> files_of(const std::string& path) {
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) throw InvalidInput(path + ": no such file or folder");
   if (!fs::is_directory(status)) return {path};
-  std::vector<std::string> files;
-  fs::directory_iterator entries(path, error);
-  if (error) throw InvalidInput("cannot read " + path + ": " + error.message());
-  for (const fs::directory_entry& entry : entries)
-    if (entry.path().extension() == ".jsonl") files.push_back(entry.path().string());
-  if (files.empty()) throw InvalidInput(path + ": no record file (*.jsonl) in this folder");
-  std::sort(files.begin(), files.end());
+  std::vector<std::string> files = record_files_in(path);
+  if (files.empty())
+    throw InvalidInput(path + ": no record file (*.jsonl) in this folder or in the folders in it");
   return files;
 }
 
@@ -164,6 +165,7 @@ class Reader {
   void share_parts(Record& record);
   void parse(const std::string& path, const std::vector<Line>& lines);
   void add(const std::string& path, const Line& line, RecordLine parsed);
+  void unite_problems(std::size_t first, std::size_t lines);
   std::vector<std::uint32_t> newest_of_each() const;
   void drop_repeated();
   void drop_superseded();
@@ -223,6 +225,9 @@ void Reader::add(const std::string& path, const Line& line, RecordLine parsed) {
     add_problem(
         fmt::format("{}: {} bytes, and at most {} are read", origin.text(), line.bytes, kRecordLimits.bytes),
         kLeftOut);
+  } else if (const std::string_view unpacker = unpacker_of(line.text);
+             line.number == 1 && !unpacker.empty()) {
+    add_problem(fmt::format("{}: compressed; unpack it first: {} -dc", path, unpacker), kLeftOut);
   } else if (!line.ended && parsed.problem == kNotJson && begins_an_object(line.text)) {
     add_problem(origin.text() + ": half-written last line", kLeftOut);
   } else {
@@ -245,15 +250,25 @@ void Reader::parse(const std::string& path, const std::vector<Line>& lines) {
   }
 }
 
+/// Replaces the problems of a file without a record, from `first` on, by one line: each of its lines has one.
+void Reader::unite_problems(std::size_t first, std::size_t lines) {
+  if (lines < 2) return;
+  if (first >= set.problems.size()) return void(++not_named_);
+  const std::string one = set.problems[first];
+  set.problems.resize(first);
+  set.problems.push_back(fmt::format("{}, as are all {} lines of the file", one, lines));
+}
+
 void Reader::read(const std::string& path) {
-  const std::size_t first = set.records.size();
+  const std::size_t first = set.records.size(), problems = set.problems.size(), not_named = not_named_;
   const std::string file = input_name(path);
   LineReader reader(path, kRecordLimits.bytes);
   std::vector<Line> round;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0, lines = 0;
   while (reader.next()) {
     const std::string& line = reader.line();
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    ++lines;
     round.push_back({line, reader.bytes(), reader.number(), reader.ended()});
     bytes += line.size() + sizeof(Line);
     if (bytes < kRoundBytes) continue;
@@ -262,6 +277,10 @@ void Reader::read(const std::string& path) {
     bytes = 0;
   }
   parse(file, round);
+  if (set.records.size() == first) {
+    not_named_ = not_named;
+    unite_problems(problems, lines);
+  }
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 
@@ -425,7 +444,7 @@ std::optional<std::string> repair_tail(const std::string& path) {
   append_text(path + ".broken", last->text + "\n");
   std::error_code error;
   fs::resize_file(path, last->begin, error);
-  if (error) throw InvalidInput("cannot write " + path + ": " + error.message());
+  if (error) throw InvalidInput("cannot write " + path + ": " + error_text(error));
   return fmt::format("{}: the last line {}; moved to {}.broken", path, what, path);
 }
 

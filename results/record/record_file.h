@@ -57,7 +57,7 @@ struct RecordSet {
   /// Problems, one line each with its place. Left out: lines that are not records, a half-written last line,
   /// records of an unknown schema. Resolved: repeated cases (the newest by `created` is kept, see Repeats; of equal fields
   /// that of schema 2). Kept: records that contradict themselves (contradiction.h) or have mixed or unknown
-  /// method versions. Problems beyond kMostProblems are counted in a last line.
+  /// method versions. A file without a record has one line. Problems beyond kMostProblems are counted in a last line.
   std::vector<std::string> problems;
   /// The first problem without its outcome, for readers that refuse it; empty if there is none.
   std::string first_problem{};
@@ -72,7 +72,7 @@ struct RecordSet {
 /// Records that are equal, or whose times do not tell their order, are problems either way.
 enum class Repeats : std::uint8_t { newest, all };
 
-/// Reads record files, and every *.jsonl of folders by name, in the order given. "-" and /dev/stdin are
+/// Reads record files, and those of folders (record_folder.h), in the order given. "-" and /dev/stdin are
 /// standard input, /dev/fd/N is an open descriptor. Applies `reduce` to every record as it is read, to limit
 /// memory. Throws InvalidInput if a path does not exist, cannot be read, is not a regular file (a named
 /// pipe), or is a folder without record files.

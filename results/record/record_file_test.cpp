@@ -13,6 +13,8 @@
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
+#include "results/record/compressed.h"
+#include "results/record/record_folder.h"
 #include "results/record/record_samples.h"
 
 using namespace precbench;
@@ -142,7 +144,7 @@ TEST_CASE("append_record: a partial write leaves the file unchanged", "[record_f
   const std::string message = refusal_of([&] { append_record(file, samples::gpu_record("rowwise", 225)); });
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
-  CHECK(contains(message, "cannot write " + file));
+  CHECK(contains(message, "cannot write " + file + ": File too large; the limit is that of ulimit -f"));
   CHECK(file_text(file) == before);
 }
 
@@ -331,6 +333,59 @@ TEST_CASE("read_records: paths without a record are named", "[record_file]") {
   CHECK(set.without_record ==
         std::vector<std::string>{text + ": no record in it (" + text + ":1: not JSON, left out)",
                                  empty + ": no record in it"});
+}
+
+TEST_CASE("read_records: a file of another kind has one line", "[record_file]") {
+  const TempDirectory scratch;
+  append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
+  std::string log;
+  for (int step = 0; step < 3000; ++step) log += fmt::format("[titan] step: {} loss: 8.2\n", step);
+  const std::string text = scratch.write("train.log", log);
+  const RecordSet set = read_records({text, scratch / "a.jsonl"});
+  CHECK(set.records.size() == 1);
+  CHECK(set.problems ==
+        std::vector<std::string>{text + ":1: not JSON, left out, as are all 3000 lines of the file"});
+  CHECK(set.without_record.size() == 1);
+  append_record(text,
+                samples::gpu_record("mxfp8", 200));  // with a record in it, every other line is a problem
+  CHECK(read_records({text}).problems.size() == kMostProblems + 1);
+}
+
+TEST_CASE("read_records: a folder without record files stands for the folders in it", "[record_file]") {
+  const TempDirectory scratch;
+  for (const char* inner : {"b", "a", "none", "a/deeper"}) fs::create_directories(scratch / inner);
+  append_record(scratch / "b/records.jsonl", samples::gpu_record("bf16", 250));
+  append_record(scratch / "a/records.jsonl", samples::gpu_record("mxfp8", 200));
+  append_record(scratch / "a/deeper/records.jsonl", samples::gpu_record("rowwise", 200));
+  const std::string folder = scratch.path().string();
+  const std::vector<std::string> both = {scratch / "a/records.jsonl", scratch / "b/records.jsonl"};
+  CHECK(record_files_in(folder) == both);
+  CHECK(read_records({folder}).records.size() == 2);
+  append_record(scratch / "own.jsonl", samples::gpu_record("blockwise", 200));
+  CHECK(record_files_in(folder) == std::vector<std::string>{scratch / "own.jsonl"});
+  CHECK(contains(refusal_of([&] { read_records({scratch / "none"}); }),
+                 "none: no record file (*.jsonl) in this folder or in the folders in it"));
+}
+
+TEST_CASE("refuse_compressed: compressed records are named with the command that unpacks them",
+          "[record_file]") {
+  const TempDirectory scratch;
+  const std::string xz = scratch.write("my records.jsonl.xz", std::string("\xFD\x37zXZ\0...", 9)),
+                    gzip = scratch.write("r.jsonl.gz", "\x1F\x8B..."),
+                    plain = scratch.write("r.jsonl", "{}\n");
+  CHECK(refusal_of([&] {
+          refuse_compressed({plain, xz}, "precbench report -");
+        }) == xz + ": compressed with xz; unpack it on the way: xz -dc '" + xz + "' | precbench report -");
+  CHECK(contains(refusal_of([&] { refuse_compressed({gzip}, "precbench check --baseline FILE -"); }),
+                 "compressed with gzip; unpack it on the way: gzip -dc " + gzip +
+                     " | precbench check --baseline FILE -"));
+  refuse_compressed({plain, scratch / "absent", "-", scratch.path().string()}, "");
+  fs::remove(plain);
+  CHECK(contains(refusal_of([&] { refuse_compressed({scratch.path().string()}, "precbench predict -"); }),
+                 "no record file (*.jsonl); " + xz + ": compressed with xz"));
+  // From a pipe it is seen when it is read.
+  CHECK(read_records({gzip}).problems ==
+        std::vector<std::string>{gzip + ": compressed; unpack it first: gzip -dc, left out"});
 }
 
 TEST_CASE("read_records: missing and unreadable paths are refused", "[record_file]") {

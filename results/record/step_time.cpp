@@ -95,4 +95,36 @@ std::vector<std::string> speed_doubts(const Record& record) {
   return doubts;
 }
 
+std::vector<std::string> warnings_and_doubts(const Record& record) {
+  std::vector<std::string> texts = record.warnings;
+  // Two texts of one kind differ in what follows the colon, if the wording has changed since.
+  const auto kind_of = [](const std::string& text) { return text.substr(0, text.find(": ")); };
+  for (std::string& doubt : speed_doubts(record)) {
+    const bool known =
+        std::any_of(record.warnings.begin(), record.warnings.end(),
+                    [&](const std::string& warning) { return kind_of(warning) == kind_of(doubt); });
+    if (!known) texts.push_back(std::move(doubt));
+  }
+  return texts;
+}
+
+std::vector<std::string> doubts_of_all(const std::vector<const Record*>& records) {
+  struct Kind {
+    std::string word, first;  ///< first word, which tells the kinds apart, and the first text
+    std::size_t count = 0;
+  };
+  std::vector<Kind> kinds;
+  for (const Record* record : records)
+    for (const std::string& doubt : speed_doubts(*record)) {
+      const std::string word = doubt.substr(0, doubt.find(' '));
+      auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& one) { return one.word == word; });
+      if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {word, doubt});
+      ++kind->count;
+    }
+  std::vector<std::string> lines;
+  for (const Kind& kind : kinds)
+    lines.push_back(fmt::format("{} of {}: {}", kind.count, plural(records.size(), "record"), kind.first));
+  return lines;
+}
+
 }  // namespace precbench

@@ -42,4 +42,11 @@ std::optional<double> cpus_for_threads(const Environment& env);
 /// record without a speed.
 std::vector<std::string> speed_doubts(const Record& record);
 
+/// Returns the record's warnings and, after them, the doubts that it lacks: records of earlier versions carry none.
+std::vector<std::string> warnings_and_doubts(const Record& record);
+
+/// Returns a line for each kind of doubt about the speeds of several records, with its number and its first text:
+/// "2 of 5 records: step times are noisy: ...".
+std::vector<std::string> doubts_of_all(const std::vector<const Record*>& records);
+
 }  // namespace precbench

@@ -114,6 +114,31 @@ TEST_CASE("speed_doubts: a median far from the mean is reported separately", "[s
   CHECK(speed_doubts(emulated).empty());
 }
 
+TEST_CASE("warnings_and_doubts: an older record is doubted by its samples and a new one only once",
+          "[step_time]") {
+  Record record = timed(under_quota());
+  record.warnings = {"another process uses GPU 0"};
+  const std::vector<std::string> all = warnings_and_doubts(record);
+  REQUIRE(all.size() == 3);
+  CHECK(all[0] == "another process uses GPU 0");
+  CHECK(all[1].starts_with(kNoisy));
+  CHECK(all[2].starts_with(kNotTypical));
+  record.warnings = all;
+  CHECK(warnings_and_doubts(record) == all);
+  record.warnings = {kNoisy + "in other words"};
+  CHECK(warnings_and_doubts(record).size() == 2);
+  CHECK(warnings_and_doubts(timed({100, 101, 99, 100, 102, 98, 100})).empty());
+}
+
+TEST_CASE("doubts_of_all: a line for each kind, with the number of records", "[step_time]") {
+  const Record steady = timed({100, 101, 99, 100, 102, 98, 100}), stalled = timed(under_quota());
+  CHECK(doubts_of_all({&steady}).empty());
+  const std::vector<std::string> lines = doubts_of_all({&stalled, &steady, &stalled});
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].starts_with("2 of 3 records: " + kNoisy));
+  CHECK(lines[1].starts_with("2 of 3 records: " + kNotTypical));
+}
+
 TEST_CASE("speed_doubts: a ratio above 1 is reported", "[step_time]") {
   Record record = samples::gpu_record("bf16", 250);
   CHECK(speed_doubts(record).empty());

@@ -9,6 +9,8 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
+#include "results/record/compressed.h"
+#include "results/record/printable.h"
 #include "results/record/record_file.h"
 #include "tools/advise/advice.h"
 #include "tools/advise/base_runs.h"
@@ -50,9 +52,11 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
                                  : slope_of_runs(read_base_runs(options.base), *options.tokens);
   else if (!options.base.empty())
     throw InvalidInput("--base: needs --tokens, the length of the planned run");
+  refuse_compressed(options.records, "precbench advise --records -");
   const RecordSet measured =
       options.records.empty() ? RecordSet{} : read_records(options.records, reduce_for_advice);
   if (!measured.without_record.empty()) throw InvalidInput(measured.without_record.front());
+  for (const std::string& problem : measured.problems) fmt::print(stderr, "{}\n", printable(problem));
   const std::vector<std::string> files = committed_record_files();
   const RecordSet committed = files.empty() ? RecordSet{} : read_records(files, reduce_for_advice);
   if (files.empty() && options.records.empty())

@@ -1,4 +1,5 @@
 // Tests the command from end to end, on the records that come with the program.
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "kernels/testing/catch.h"
@@ -176,4 +177,22 @@ TEST_CASE("advise: text fits 80 columns", "[advise]") {
     CHECK(answer.status != 2);
     CHECK(longest_line(answer.text) <= 80);
   }
+}
+
+TEST_CASE("advise: own records with noisy step times are doubted and damaged lines are named", "[advise]") {
+  const TempDirectory folder;
+  std::ifstream committed(PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl");
+  std::string lines;
+  for (std::string line; std::getline(committed, line);) {
+    Json record = Json::parse(line);
+    bool longer = false;
+    for (Json& sample : record["timing"]["samples_ms"])
+      sample = sample.get<double>() * ((longer = !longer) ? 1.2 : 0.8);
+    lines += record.dump() + '\n';
+  }
+  const std::string records = folder.write("r.jsonl", lines + "{\"half");
+  const Answer answer = advise("--model llama3.2-1b --gpu h200 --records " + records);
+  INFO(answer.text);
+  CHECK(contains(answer.text, ": half-written last line, left out\n"));
+  CHECK(contains(answer.text, "step times are noisy"));
 }

@@ -11,6 +11,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "results/record/printable.h"
+#include "results/record/step_time.h"
 #include "tools/advise/gpu_names.h"
 #include "tools/advise/numerics_label.h"
 #include "tools/analysis/columns.h"
@@ -187,6 +188,7 @@ class TableBuilder {
     });
     find_emulated();
     describe_predictions();
+    describe_doubts();
     if (std::none_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) { return row.fits; }))
       table_.would_fit = nearest_that_fits();
     return std::move(table_);
@@ -272,6 +274,7 @@ class TableBuilder {
       row.joules_per_token = joules_of(*from);
       row.peak_bytes = from->peak_memory;
       table_.rows.push_back(row);
+      for (const LocatedRecord* member : from->members) used_.push_back(&member->record);
     }
   }
 
@@ -360,6 +363,11 @@ class TableBuilder {
                   [&](const SpeedRow& row) { return !row.tokens_per_s && emulated.contains(row.recipe); });
   }
 
+  /// Notes the reasons to doubt the speeds of the records that were used.
+  void describe_doubts() {
+    for (const std::string& doubt : doubts_of_all(used_)) table_.notes.push_back("Speeds of " + doubt);
+  }
+
   void describe_predictions() {
     const bool any = std::any_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) {
       return row.source == SpeedSource::predicted && row.tokens_per_s;
@@ -382,6 +390,7 @@ class TableBuilder {
   const std::vector<SourceRecords>& records_;
   std::vector<Source> sources_;
   std::vector<const Record*> all_;
+  std::vector<const Record*> used_;  // whose speeds are in rows
   double outside_ = 0;
   SpeedTable table_;
 };

@@ -16,8 +16,10 @@
 #include <random>
 #include <set>
 
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
+#include "results/record/compressed.h"
 #include "results/record/contradiction.h"
 #include "results/record/line_reader.h"
 #include "results/record/shell.h"
@@ -74,6 +76,7 @@ std::optional<double> tolerance(const char* flag, const std::string& word, const
 
 /// Reads the run. Every path must hold a record, so that a mistyped path is not reported as a missing case.
 RecordSet read_run(const std::vector<std::string>& paths) {
+  refuse_compressed(paths, "precbench check --baseline FILE -");
   RecordSet run = read_records(paths);
   if (!run.without_record.empty()) throw InvalidInput(run.without_record.front());
   return run;
@@ -84,6 +87,7 @@ RecordSet read_run(const std::vector<std::string>& paths) {
 RecordSet read_whole(const std::string& path) {
   if (fs::is_directory(path))
     throw InvalidInput(fmt::format("--baseline {}: a folder; it takes one file", path));
+  refuse_compressed({path}, "precbench check --baseline - RUN");
   RecordSet set = read_records({path}, nullptr, Repeats::all);
   if (!set.first_problem.empty())
     throw InvalidInput(
@@ -215,9 +219,9 @@ std::string write_baseline(const std::string& path, const std::vector<Record>& r
     give_up(problem.what());
   }
   if (keep && !fs::copy_file(path, kept, error))
-    give_up(fmt::format("cannot write {}: {}", kept, error.message()));
+    give_up(fmt::format("cannot write {}: {}", kept, error_text(error)));
   fs::rename(beside, path, error);
-  if (error) give_up(fmt::format("cannot write {}: {}", path, error.message()));
+  if (error) give_up(fmt::format("cannot write {}: {}", path, error_text(error)));
   return kept;
 }
 

@@ -39,7 +39,7 @@ TEST_CASE("judge: different work under one id is MISSING", "[gate]") {
        "flops.per_token is 8200000000 at f:1, but unknown at f:1");
   seen([](Record& r) { r.flops->per_token /= 2, r.metrics.reset(); },
        "flops.per_token is 8200000000 at f:1, but 4100000000 at f:1");
-  seen([](Record& r) { r.support.reset(); }, "support is native at f:1, but none at f:1");
+  seen([](Record& r) { r.support.reset(); }, "support is native at f:1, but missing at f:1");
   seen([](Record& r) { *r.training->tokens_per_step /= 2; },
        "training.tokens_per_step is 16384 at f:1, but 8192 at f:1");
   seen([](Record& r) { r.training.reset(); }, "training.tokens_per_step is 16384 at f:1, but unknown at f:1");
@@ -50,7 +50,7 @@ TEST_CASE("judge: different work under one id is MISSING", "[gate]") {
        "training.entropy_floor is 2.1 at f:1, but unknown at f:1");
   seen([](Record& r) { r.training->lr[6] = 0; }, "training.lr of step 7 is 3e-05 at f:1, but 0 at f:1");
   seen([](Record& r) { r.training->converted_layers.pop_back(); },
-       "training.converted_layers is layers.0.k_proj at f:1, but none at f:1");
+       "training.converted_layers is layers.0.k_proj at f:1, but missing at f:1");
 }
 
 TEST_CASE("judge: fields that are no work or unknown to the baseline do not prevent a match", "[gate]") {

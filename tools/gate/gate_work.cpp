@@ -27,8 +27,8 @@ class WorkComparison {
 
   void texts(const std::string& name, const std::string& was, const std::string& is) {
     if (!found && was != is)
-      found = fmt::format("{} is {} at {}, but {} at {}", name, was.empty() ? "none" : was,
-                          baseline_.origin.text(), is.empty() ? "none" : is, current_.origin.text());
+      found = fmt::format("{} is {} at {}, but {} at {}", name, was.empty() ? "missing" : was,
+                          baseline_.origin.text(), is.empty() ? "missing" : is, current_.origin.text());
   }
   /// Compares numbers that are equal in every build up to the order of summation.
   void numbers(const std::string& name, const std::optional<double>& was, const std::optional<double>& is) {

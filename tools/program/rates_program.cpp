@@ -6,14 +6,20 @@
 #include <CLI/CLI.hpp>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "bench/machine/machine.h"
 #include "bench/predict/fit_rates.h"
+#include "bench/process/tell.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
+#include "results/record/compressed.h"
+#include "results/record/printable.h"
 #include "results/record/record_file.h"
+#include "results/record/short_text.h"
+#include "results/record/step_time.h"
+#include "tools/text/write_file.h"
 
 namespace precbench {
 namespace {
@@ -70,37 +76,44 @@ CLI::App* add_rates_command(CLI::App& app, RatesCommand& command) {
 }
 
 int rates(const RatesCommand& command) {
+  refuse_compressed(command.paths, "precbench rates -");
   const RecordSet set = read_records(command.paths);
+  for (const std::string& problem : set.problems) tell(problem);
   std::map<std::string, std::vector<const Record*>> by_gpu;
   for (const LocatedRecord& located : set.records)
     if (located.record.env.gpu) by_gpu[located.record.env.gpu->name].push_back(&located.record);
+  std::size_t of_gpus = 0;
+  for (const auto& [gpu, records] : by_gpu) of_gpus += records.size();
+  if (of_gpus < set.records.size())
+    fmt::print("{} skipped: not of a GPU\n", plural(set.records.size() - of_gpus, "record"));
   bool written = false;
   for (const auto& [gpu, records] : by_gpu) {
     const Machine* machine = find_machine_of_gpu(gpu);
     if (!machine) {
-      fmt::print("{}: no machine file, so no peaks\n", gpu);
+      fmt::print("{}: no machine file, so no peaks\n", short_printable(gpu, kLongestCell));
       continue;
     }
     const FittedRates fitted = fit_rates(*machine, records);
     std::map<std::string, int> reasons;
     for (const std::string& line : fitted.skipped) ++reasons[line.substr(line.find(": ") + 2)];
     for (const auto& [reason, count] : reasons)
-      fmt::print("{}: {} records skipped: {}\n", gpu, count, reason);
+      fmt::print("{}: {} skipped: {}\n", short_printable(gpu, kLongestCell), plural(count, "record"),
+                 short_printable(reason, kLongestLine));
     if (fitted.rates.points.empty()) continue;
-    std::filesystem::create_directories(command.output);
+    make_folder(command.output);
     const std::filesystem::path path = std::filesystem::path(command.output) / file_of(*machine);
-    std::ofstream file(path);
-    file << text_of(fitted.rates);
-    if (!file.flush()) throw InvalidInput(fmt::format("-o: cannot write {}", path.string()));
+    write_file(path.string(), text_of(fitted.rates));
     const RateErrors& errors = fitted.rates.errors;
-    fmt::print("{}: {} points of {} steps; errors without the own model and recipe: ", path.string(),
-               fitted.rates.points.size(), fitted.rates.sources.size());
+    fmt::print("{}: {} points of {} steps; errors without the own model and recipe: ",
+               printable(path.string()), fitted.rates.points.size(), fitted.rates.sources.size());
     for (int i = 0; i < kRateClasses; ++i)
       fmt::print("{}{} {:.1f}%", i ? ", " : "", name_of(static_cast<RateClass>(i)),
                  100 * errors.by_class[static_cast<std::size_t>(i)]);
     fmt::print("; equal cases {:.1f}% apart\n", 100 * errors.step);
+    for (const std::string& doubt : doubts_of_all(fitted.used)) fmt::print("  {}\n", printable(doubt));
     written = true;
   }
+  if (!written) tell("precbench: rates: nothing was written: no record gives a rate");
   return written ? 0 : 1;
 }
 

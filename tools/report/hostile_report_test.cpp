@@ -143,3 +143,15 @@ TEST_CASE("draw_figures: without a temporary folder the report has no figures an
   CHECK(contains(document.notice, "tables and no figures: no folder for temporary files"));
   CHECK(contains(render_html(document), "tables and no figures"));
 }
+
+TEST_CASE("report: an overlong name takes few lines of a terminal", "[report][hostile]") {
+  std::vector<Record> records;
+  for (const char* recipe : {"bf16", "mxfp8"}) {
+    Record r = samples::gpu_record(recipe, 200);
+    r.case_fields["model"] = std::string(100'000, 'm');
+    records.push_back(r);
+  }
+  const std::string text = render_term(make_report(samples::set_of(records)));
+  CHECK(text.size() < 100'000);
+  CHECK(std::count(text.begin(), text.end(), '\n') < 1000);
+}

@@ -1,9 +1,12 @@
 // Tests the report as an HTML page: figures, their data, and scripts.
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <regex>
 
 #include "kernels/testing/catch.h"
@@ -99,7 +102,9 @@ class OnlyPath {
 
 TEST_CASE("plot_safe: names from records cannot become gnuplot commands", "[page]") {
   CHECK(plot_safe("rowwise_gw_hp, 4 GPUs") == "rowwise_gw_hp, 4 GPUs");
-  CHECK(plot_safe("a'b\"c`d$e@f\ng;h") == "a_b_c_d_e_f_g_h");
+  CHECK(plot_safe("a'b\"c`d$e@f\ng;h") == "a_b_c_d_e_f g_h");
+  for (const char* hidden : {"\u202e", "\u200b", "\u0085", "\u2028", "\x1b"})
+    CHECK(plot_safe("bf" + std::string(hidden) + "16") == "bf 16");
   CHECK(plot_text("heading", "it's") == "heading = 'it_s'\n");
 }
 
@@ -279,6 +284,71 @@ TEST_CASE("report: every figure is written as SVG and PNG with its data", "[page
     CHECK(svg == png);
     CHECK(svg == dat);
   }
+}
+
+TEST_CASE("report: --plots draws the figures of every format that has sections", "[page]") {
+  const TempDirectory folder;
+  for (const Record& record : two_lengths("rowwise")) append_record(folder / "records.jsonl", record);
+  // Stands for gnuplot: a whole picture under the name that the settings give.
+  const std::string program = folder.write(
+      "bin/gnuplot",
+      "#!/bin/sh\nname=${3#*output=\\'}\nname=${name%\\'*}\ncase $name in\n*.svg) printf '<svg></svg>' ;;\n"
+      "*) printf 'IEND' ;;\nesac > \"$name\"\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const OnlyPath path(folder / "bin");
+  for (const char* format : {"term", "md", "html"}) {
+    INFO(format);
+    const std::string plots = folder / std::string("plots-") + format;
+    CHECK(report({{folder / "records.jsonl"}, format, folder / "report", plots}) == 0);
+    std::size_t files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(plots)) files += entry.file_size() > 0;
+    CHECK(files >= 6);  // speed and time, three files each
+  }
+}
+
+TEST_CASE("report: --plots is refused where it has nothing to draw or nowhere to write", "[page]") {
+  const TempDirectory folder;
+  const std::string records = folder / "records.jsonl";
+  append_record(records, samples::gpu_record("bf16", 250));
+  const auto refused = [&](ReportOptions options) { return refusal_of([&] { report(options); }); };
+  for (const char* format : {"csv", "json"})
+    CHECK(refused({{records}, format, folder / "r", folder / "plots"}) ==
+          "--plots: --format " + std::string(format) + " has no figures; leave one of the two out");
+  ReportOptions brief{{records}, "term", folder / "r", folder / "plots"};
+  brief.brief = true;
+  CHECK(contains(refused(brief), "--plots: --brief has no figures"));
+  ReportOptions table{{records}, "md", folder / "r", folder / "plots"};
+  table.query.columns = {"tokens/s"};
+  CHECK(contains(refused(table), "--plots: --columns has no figures"));
+  for (const char* format : {"term", "md", "html"}) {
+    CHECK(contains(refused({{records}, format, folder / "r", "/proc/plots"}), "cannot make /proc/plots"));
+    CHECK(contains(refused({{records}, format, folder / "r", records}), records));
+  }
+  CHECK_FALSE(std::filesystem::exists(folder / "r"));
+}
+
+TEST_CASE("report: a page that cannot be written leaves what was there", "[page]") {
+  const TempDirectory folder;
+  const std::string records = folder / "records.jsonl", page = folder / "report.html";
+  append_record(records, samples::gpu_record("bf16", 250));
+  const auto failing = [&] {
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+    rlimit small = before;
+    small.rlim_cur = 100;
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    const std::string message = refusal_of([&] { report({{records}, "html", page}); });
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    return message;
+  };
+  CHECK(contains(failing(), "cannot write " + page + ": File too large; the limit is that of ulimit -f"));
+  CHECK_FALSE(std::filesystem::exists(page));
+  folder.write("report.html", "older");
+  CHECK(contains(failing(), "cannot write " + page));
+  CHECK(file_text(page) == "older");
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 2);
 }
 
 TEST_CASE("report: a figure of a model with an overlong name is drawn and linked", "[page][hostile]") {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "kernels/base/errors.h"
 #include "kernels/base/terminal.h"
+#include "results/record/compressed.h"
 #include "results/record/line_reader.h"
 #include "results/record/printable.h"
 #include "results/record/schema.h"
@@ -84,6 +86,11 @@ void check_view(const ReportOptions& options) {
                                    options.format));
   if (of_rows && !options.against.empty())
     throw InvalidInput("--against: --format " + options.format + " has no verdicts; use term, md or html");
+  if (!options.plots.empty() && (of_rows || options.brief || !options.query.columns.empty()))
+    throw InvalidInput(fmt::format("--plots: {} has no figures; leave one of the two out",
+                                   options.brief ? "--brief"
+                                   : of_rows     ? "--format " + options.format
+                                                 : "--columns"));
   if (options.brief && !options.sections.empty())
     throw InvalidInput("--brief is --section headline: use one of them");
   const bool query = !options.query.columns.empty();
@@ -133,23 +140,47 @@ std::string tables_of(const Document& document, const ReportOptions& options) {
 /// Buffers output and writes it in large pieces.
 class Output {
  public:
-  explicit Output(const std::string& path) : path_(path) {}
+  explicit Output(const std::string& path) {
+    if (!path.empty()) file_.emplace(path);
+  }
   void add(const std::string& text) {
     waiting_ += text;
     if (waiting_.size() >= kEnough) flush();
   }
-  void flush() {
-    path_.empty() ? write_standard_output(waiting_) : write_file(path_, waiting_, begun_);
-    begun_ = true;
-    waiting_.clear();
+  /// Writes what is left. To be called once, last.
+  void finish() {
+    flush();
+    if (file_) file_->commit();
   }
 
  private:
   static constexpr std::size_t kEnough = std::size_t{1} << 20;
-  const std::string& path_;  ///< empty: standard output
+
+  void flush() {
+    file_ ? file_->add(waiting_) : write_standard_output(waiting_);
+    waiting_.clear();
+  }
+
+  std::optional<PendingFile> file_;  ///< null: standard output
   std::string waiting_;
-  bool begun_ = false;
 };
+
+bool is_overview(const ReportOptions& options) {
+  return options.format == "term" && options.sections.empty() && !options.brief;
+}
+
+/// Draws the figures into the folder of --plots, of all sections if the report shows an overview alone. Returns why not
+/// all were drawn; null if they were.
+std::optional<std::string> draw_plots(const RecordSet& set, const ReportOptions& options, Document& shown) {
+  ReportView view = view_of(options);
+  view.overview = false;
+  Document whole = is_overview(options) ? make_report(set, view) : Document{};
+  Document& drawn = is_overview(options) ? whole : shown;
+  const bool none = std::all_of(drawn.sections.begin(), drawn.sections.end(),
+                                [](const Section& section) { return section.figures.empty(); });
+  if (none) return "these records have no figure in the sections of this report";
+  return draw_figures(drawn, options.plots, options.output) ? std::nullopt : std::optional(drawn.notice);
+}
 
 }  // namespace
 
@@ -215,6 +246,7 @@ nlohmann::ordered_json make_json(const RecordSet& set, const Selection& selectio
 int report(const ReportOptions& options) {
   check_outputs({{"-o", options.output}}, options.paths);
   check_view(options);
+  refuse_compressed(options.paths, "precbench report -");
   const RecordSet set =
       read_records(options.paths, options.format == "csv" ? reduce_for_table : reduce_for_report);
   std::vector<std::string> names;
@@ -224,6 +256,10 @@ int report(const ReportOptions& options) {
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
   check_selection(options.selection, set);
   make_folder(std::filesystem::path(options.output).parent_path());
+  if (!options.plots.empty()) {
+    make_folder(options.plots);
+    check_writable((std::filesystem::path(options.plots) / "figure.svg").string());
+  }
   Output output(options.output);
   if (is_of_rows(options.format)) {
     for (const std::string& problem : problems_of(set, Workloads(all_of(set))))
@@ -232,13 +268,15 @@ int report(const ReportOptions& options) {
       make_csv(set, options.selection, [&](const std::string& line) { output.add(line); });
     else
       output.add(json_text(make_json(set, options.selection)));
-    output.flush();
+    output.finish();
     return 0;
   }
   Document document = make_report(set, view_of(options));
-  bool drawn = true;
-  if (options.format == "html" || !options.plots.empty())
-    drawn = draw_figures(document, options.plots, options.output);
+  std::optional<std::string> undrawn;
+  if (!options.plots.empty())
+    undrawn = draw_plots(set, options, document);
+  else if (options.format == "html")
+    draw_figures(document, "", options.output);
   if (!options.query.columns.empty()) {
     output.add(tables_of(document, options));
   } else if (options.format == "term") {
@@ -250,9 +288,9 @@ int report(const ReportOptions& options) {
   } else {
     output.add(options.format == "html" ? render_html(document) : render_markdown(document));
   }
-  output.flush();
-  if (drawn || options.plots.empty()) return 0;
-  fmt::print(stderr, "precbench: --plots: {}\n", printable(document.notice));
+  output.finish();
+  if (!undrawn) return 0;
+  fmt::print(stderr, "precbench: --plots: {}\n", printable(*undrawn));
   return 1;
 }
 

@@ -14,6 +14,7 @@
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
 #include "results/record/record_samples.h"
+#include "results/record/step_time.h"
 #include "tools/analysis/mfu.h"
 #include "tools/report/report_cli.h"
 #include "tools/report/study_command.h"
@@ -296,6 +297,18 @@ TEST_CASE("report: different builds on one machine are listed", "[report]") {
   CHECK(contains(text, "precbench 0123abc"));
   CHECK(contains(text, "precbench fedcba9"));
   CHECK(contains(text, "NVIDIA H200: builds, boards, hosts or settings differ"));
+}
+
+TEST_CASE("report: an older record is doubted by its samples", "[report]") {
+  Record record = samples::gpu_record("bf16", 250);
+  record.warnings.clear();
+  std::vector<double> samples_ms = record.timing->samples_ms;
+  for (std::size_t i = 0; i < samples_ms.size(); ++i) samples_ms[i] *= i % 2 ? 0.8 : 1.2;
+  samples::set_samples(record, samples_ms);
+  CHECK(contains(run_report({record}, "md"), "step times are noisy: "));
+  record.warnings = speed_doubts(record);
+  const std::string text = run_report({record}, "md");
+  CHECK(text.find("step times are noisy: ") == text.rfind("step times are noisy: "));  // said once
 }
 
 TEST_CASE("report: problems of the files are part of the report", "[report]") {

@@ -7,6 +7,7 @@
 
 #include "kernels/base/plural.h"
 #include "results/record/statistics.h"
+#include "results/record/step_time.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"
@@ -52,9 +53,9 @@ std::string values_of(const std::vector<const Row*>& rows, const std::string& ke
   return name + fmt::format("{}", fmt::join(values.texts, "/"));
 }
 
-/// Returns the record's warnings, and those about the uncertainty of a row's timing.
+/// Returns the record's warnings, doubts about its speed, and those about the uncertainty of a row's timing.
 std::vector<std::string> warnings_of(const Row& row, const Record& record) {
-  std::vector<std::string> texts = record.warnings;
+  std::vector<std::string> texts = warnings_and_doubts(record);
   if (!row.tokens_per_s || !record.timing) return texts;
   const Timing& timing = *record.timing;
   const bool fixed = timing.stop_reason == StopReason::fixed_steps;

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "results/record/printable.h"
 #include "tools/text/table.h"
 
 namespace precbench {
@@ -55,7 +56,7 @@ std::string legend_title(const std::string& text) { return shorten(plot_safe(tex
 std::string plot_safe(const std::string& text) {
   static const std::string allowed = " .,_-+:/()=%<>";
   std::string result;
-  for (char c : text) {
+  for (const char c : printable(text)) {
     const auto byte = static_cast<unsigned char>(c);
     const bool word =
         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || byte >= 0x80;

@@ -18,7 +18,8 @@ struct Series {
   std::vector<Point> points;
 };
 
-/// Replaces all characters that could be gnuplot syntax, since names come from untrusted files.
+/// Replaces all characters that could be gnuplot syntax, and those that are not visible (printable.h), since names come
+/// from untrusted files.
 std::string plot_safe(const std::string& text);
 
 /// Returns the statement: name = 'value'

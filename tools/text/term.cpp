@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "results/record/printable.h"
+#include "results/record/short_text.h"
 #include "tools/text/document.h"
 #include "tools/text/table.h"
 
@@ -38,10 +39,10 @@ using WidthKind = std::size_t ColumnWidths::*;
 ColumnWidths widths_of(const Table& table, std::size_t c) {
   constexpr std::size_t kSoft = 24, kSoftWord = 32, kHard = 12, kHardWord = 16;
   const TableColumn& column = table.columns[c];
-  const std::string title = printable(column.title);
+  const std::string title = short_printable(column.title, kLongestCell);
   std::size_t cell = 0, word = 0;
   for (const auto& row : table.rows) {
-    const std::string text = printable(row[c]);
+    const std::string text = short_printable(row[c], kLongestCell);
     cell = std::max(cell, width_of(text));
     if (column.left) word = std::max(word, longest_word(text));
   }
@@ -185,7 +186,7 @@ std::string colored(const std::string& text, Tone tone) {
 
 /// Adds an indented line, wrapped.
 void add_line(std::string& text, const std::string& line, const Screen& screen) {
-  text += "  " + wrap(printable(line), screen.width - 2, "    ", screen.fitted) + '\n';
+  text += "  " + wrap(short_printable(line, kLongestLine), screen.width - 2, "    ", screen.fitted) + '\n';
 }
 
 void add_lines(std::string& text, const std::vector<std::string>& lines, const Screen& screen) {
@@ -211,8 +212,9 @@ class TermTable {
     for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {
       if (g > 0) text_ += '\n';
       if (!layout_.above.empty() && bounds[g] < bounds[g + 1])
-        text_ +=
-            wrap(printable(group_title(table_, layout_.above, bounds[g])), screen_.width, "  ", true) + '\n';
+        text_ += wrap(short_printable(group_title(table_, layout_.above, bounds[g]), kLongestLine),
+                      screen_.width, "  ", true) +
+                 '\n';
       for (std::size_t r = bounds[g]; r < bounds[g + 1]; ++r) {
         std::vector<std::string> cells;
         for (const std::size_t c : layout_.columns) cells.push_back(table_.rows[r][c]);
@@ -233,7 +235,7 @@ class TermTable {
     std::vector<std::vector<std::string>> cells;
     std::size_t height = 1;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      cells.push_back(lines_of(wrap(printable(row[i]), layout_.widths[i], "", true)));
+      cells.push_back(lines_of(wrap(short_printable(row[i], kLongestCell), layout_.widths[i], "", true)));
       height = std::max(height, cells.back().size());
     }
     for (std::size_t l = 0; l < height; ++l) {

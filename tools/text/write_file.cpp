@@ -2,23 +2,35 @@
 #include "tools/text/write_file.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <system_error>
+#include <utility>
 
+#include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/normal_path.h"
+#include "results/record/record_folder.h"
 
 namespace precbench {
 namespace {
 
+/// Returns where to write a file that shall replace `path` at once; `path` itself if that is not possible.
+std::string place_beside(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool replaceable = fs::is_regular_file(path, error) || !fs::exists(fs::symlink_status(path, error));
+  const std::string folder = fs::path(path).parent_path().string();
+  return replaceable && ::access(folder.empty() ? "." : folder.c_str(), W_OK) == 0 ? path + ".next" : path;
+}
+
 [[noreturn]] void cannot_write(const std::string& path, int error) {
-  throw InvalidInput(fmt::format("cannot write {}: {}", path, std::strerror(error)));
+  throw InvalidInput(fmt::format("cannot write {}: {}", path, error_text(error)));
 }
 
 }  // namespace
@@ -35,8 +47,43 @@ void check_writable(const std::string& path) {
   if (!existed) std::filesystem::remove(path, error);
 }
 
+PendingFile::PendingFile(const std::string& path) : name_(path) {
+  std::error_code error;
+  const std::filesystem::path behind = std::filesystem::canonical(path, error);
+  path_ = error ? path : behind.string();
+  place_ = place_beside(path_);
+  file_ = std::fopen(place_.c_str(), "wb");
+  if (!file_) cannot_write(name_, errno);
+}
+
+PendingFile::~PendingFile() {
+  if (file_) std::fclose(file_);
+  if (!committed_ && place_ != path_) std::remove(place_.c_str());
+}
+
+void PendingFile::add(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) cannot_write(name_, errno);
+}
+
+void PendingFile::commit() {
+  if (std::fflush(file_) != 0) cannot_write(name_, errno);
+  if (std::fclose(std::exchange(file_, nullptr)) != 0) cannot_write(name_, errno);
+  if (place_ != path_) {
+    std::error_code error;
+    const auto old = std::filesystem::status(path_, error);
+    if (std::filesystem::exists(old)) std::filesystem::permissions(place_, old.permissions(), error);
+    if (std::rename(place_.c_str(), path_.c_str()) != 0) cannot_write(name_, errno);
+  }
+  committed_ = true;
+}
+
 void write_file(const std::string& path, const std::string& text, bool append) {
-  std::FILE* file = std::fopen(path.c_str(), append ? "ab" : "wb");
+  if (!append) {
+    PendingFile file(path);
+    file.add(text);
+    return file.commit();
+  }
+  std::FILE* file = std::fopen(path.c_str(), "ab");
   if (!file) cannot_write(path, errno);
   const bool written =
       std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
@@ -48,7 +95,7 @@ void write_file(const std::string& path, const std::string& text, bool append) {
 void make_folder(const std::string& path) {
   std::error_code error;
   if (!path.empty()) std::filesystem::create_directories(path, error);
-  if (error) throw InvalidInput(fmt::format("cannot make {}: {}", path, error.message()));
+  if (error) throw InvalidInput(fmt::format("cannot make {}: {}", path, error_text(error)));
 }
 
 void write_standard_output(const std::string& text) {
@@ -66,8 +113,8 @@ bool is_among(const std::vector<std::string>& inputs, const std::string& path) {
     if (is_it(input)) return true;
     std::error_code error;
     if (!fs::is_directory(input, error)) continue;
-    for (const fs::directory_entry& entry : fs::directory_iterator(input, error))
-      if (entry.path().extension() == ".jsonl" && is_it(entry.path())) return true;
+    const std::vector<std::string> files = record_files_in(input);
+    if (std::any_of(files.begin(), files.end(), is_it)) return true;
   }
   return false;
 }
