@@ -53,7 +53,7 @@ std::string speed_words(const SpeedRow& row) {
   return fmt::format("{} as fast as BF16 ({})", factor(*row.speedup), name_of(row.source));
 }
 
-/// Returns "less than 0.0102 nats at 1T tokens".
+/// Returns "less than 0.0097 nats at 1T tokens".
 std::string break_even_words(const AdviceRow& row) {
   std::vector<std::string> gaps;
   for (const BreakEven& one : row.break_even)
@@ -220,7 +220,7 @@ std::vector<std::string> notes(const Advice& advice) {
     texts.push_back(fmt::format("*: studied only on far younger models, so not compared with the others: {}.",
                                 fmt::join(young, ", ")));
   texts.push_back(
-      "/B: per billion tokens; energy of GPU boards only. pays below: the break-even gap S ln(speed-up), S = -dL/d "
+      "/B: per billion tokens; energy of GPU boards only. pays below: the break-even gap S (1 - speed-up^-beta) / beta, S = -dL/d "
       "ln(tokens).");
   texts.push_back(fmt::format(
       "Prices are the studies' gaps over their BF16 losses, times {:.2f} nats, the loss of your run by "

@@ -1,8 +1,8 @@
 // Speed-up to equal loss: what is left of a recipe's speed-up after the additional tokens that make up for its
 // loss gap, and the gap at which nothing is left.
 //
-// A gap costs the factor exp(gap / S) of tokens (token_cost.h), so a recipe that is u times as fast reaches
-// BF16's loss u / exp(gap / S) times as fast. It pays while ln u > gap / S, i.e. while gap < S ln u, the
+// A gap costs a factor f of tokens (token_factor() in token_cost.h), so a recipe that is u times as fast reaches
+// BF16's loss u / f times as fast. It pays while u > f, i.e. while the gap is below S (1 - u^-beta) / beta, the
 // break-even gap.
 //
 // Intervals combine the 95% intervals of the gap (from the trunks of a study), of the slope (from the reader's
@@ -20,11 +20,11 @@ namespace precbench {
 /// Returns an exactly known value as an interval.
 MeanWithInterval exactly(double value);
 
-/// Returns u / exp(gap / S) with its interval. `slope.low` and `speedup.low` must be above 0.
+/// Returns u / token_factor(gap, S) with its interval; 0 where no number of tokens makes up for the gap. `slope.low` and `speedup.low` must be above 0.
 MeanWithInterval equal_loss_speedup(const MeanWithInterval& speedup, const MeanWithInterval& gap,
                                     const MeanWithInterval& slope);
 
-/// Returns S ln(speedup) in nats with its interval. Negative for a recipe slower than BF16.
+/// Returns break_even_gap(S, speedup) in nats with its interval. Negative for a recipe slower than BF16.
 MeanWithInterval break_even_interval(const MeanWithInterval& speedup, const MeanWithInterval& slope);
 
 /// Comparison of a gap's interval with the break-even gap's.

@@ -65,7 +65,7 @@ Json tokens_json(const std::optional<MeanWithInterval>& gap) {
                         {"low", factor(&MeanWithInterval::low)},
                         {"high", factor(&MeanWithInterval::high)},
                         {"break_even", break_even},
-                        {"exact_factor", gap ? json_of(law.exact_token_factor(gap->mean, tokens)) : Json()}});
+                        {"exact_factor", factor(&MeanWithInterval::mean)}});
   }
   return {{"law", law.name}, {"source", law.source}, {"horizons", horizons}};
 }

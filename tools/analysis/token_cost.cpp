@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
+#include <vector>
 
 namespace precbench {
 
@@ -14,14 +17,22 @@ double ScalingLaw::loss(double parameters, double tokens) const {
 
 double ScalingLaw::slope(double tokens) const { return beta * b / std::pow(tokens, beta); }
 
-std::optional<double> ScalingLaw::exact_token_factor(double gap, double tokens) const {
-  const double share = gap * beta / slope(tokens);  // fraction of the loss that more tokens can still remove
-  return share < 1 ? std::optional(std::pow(1 - share, -1 / beta)) : std::nullopt;
+double token_factor(double gap, double slope, double beta) {
+  const double share = gap * beta / slope;  // fraction of the loss that more tokens can still remove
+  return share < 1 ? std::pow(1 - share, -1 / beta) : std::numeric_limits<double>::infinity();
 }
 
-double token_factor(double gap, double slope) { return std::exp(gap / slope); }
+double break_even_gap(double slope, double speedup, double beta) {
+  return slope / beta * (1 - std::pow(speedup, -beta));
+}
 
-double break_even_gap(double slope, double speedup) { return slope * std::log(speedup); }
+BreakEvenRange break_even_range(double tokens, double speedup) {
+  std::vector<double> gaps;
+  for (const ScalingLaw* law : kScalingLaws)
+    gaps.push_back(break_even_gap(law->slope(tokens), speedup, law->beta));
+  const auto [low, high] = std::minmax_element(gaps.begin(), gaps.end());
+  return {*low, *high};
+}
 
 std::string token_words(double tokens) {
   for (const auto& [unit, letter] :

@@ -40,16 +40,12 @@ std::string factor_words(double factor) {
   return factor < 10 ? fmt::format("{:.2f}", factor) : fmt::format("{:.3g}", factor);
 }
 
-/// Returns "x1.03 [1.02, 1.04]", or "over x1000". Adds "at least" if the law's exact factor, for its
-/// decreasing slope, exceeds the first-order one by over 5%.
+/// Returns "x1.03 [1.02, 1.04]", or "over x1000", also if no number of tokens makes up for the gap.
 std::string tokens_words(const std::optional<MeanWithInterval>& gap, double tokens) {
   if (!gap) return "-";
-  constexpr double kClose = 1.05;
   const double slope = kLaw.slope(tokens), factor = token_factor(gap->mean, slope);
-  const auto exact = kLaw.exact_token_factor(gap->mean, tokens);
   if (!(factor < 1000)) return "over x1000";
-  return fmt::format("{}x{} [{}, {}]", exact && *exact <= factor * kClose ? "" : "at least ",
-                     factor_words(factor), factor_words(token_factor(gap->low, slope)),
+  return fmt::format("x{} [{}, {}]", factor_words(factor), factor_words(token_factor(gap->low, slope)),
                      factor_words(token_factor(gap->high, slope)));
 }
 
@@ -57,8 +53,8 @@ std::string tokens_words(const std::optional<MeanWithInterval>& gap, double toke
 std::string margin_words(const StudyCard& card) {
   std::string words;
   for (const double tokens : kHorizons)
-    words += fmt::format("{}{:.2f}x at {} tokens", words.empty() ? "" : " and ",
-                         token_factor(card.margin, kLaw.slope(tokens)), token_words(tokens));
+    words += fmt::format("{}{}x at {} tokens", words.empty() ? "" : " and ",
+                         factor_words(token_factor(card.margin, kLaw.slope(tokens))), token_words(tokens));
   return fmt::format(
       "{}: the margin of {:.5f} nats exceeds the break-even gap of any speed-up below {}. For such a speed-up, "
       "\"equivalent\" does not mean that the recipe pays.",
@@ -69,9 +65,12 @@ std::string margin_words(const StudyCard& card) {
 std::string stated_speedups() {
   std::string words;
   for (const double tokens : kHorizons)
-    for (const double speedup : kStatedSpeedups)
-      words += fmt::format("{}{:.4f} nats ({:g}x, {})", words.empty() ? "" : ", ",
-                           break_even_gap(kLaw.slope(tokens), speedup), speedup, token_words(tokens));
+    for (const double speedup : kStatedSpeedups) {
+      const auto [low, high] = break_even_range(tokens, speedup);
+      words +=
+          fmt::format("{}{:.4f} nats ({:g}x, {}; {:.4f} to {:.4f} by three laws)", words.empty() ? "" : ", ",
+                      break_even_gap(kLaw.slope(tokens), speedup), speedup, token_words(tokens), low, high);
+    }
   return words;
 }
 
@@ -123,9 +122,9 @@ std::vector<std::string> notes(bool with_held_out) {
       "leads, with its 95% interval over the trunks; none is reached if tau is longer than a third of the forks or if a "
       "logarithm of the step fits better.",
       fmt::format(
-          "Tokens at a horizon: the factor exp(gap / S) of the tokens that makes up for the settled gap, S = -dL/d ln(tokens) "
+          "Tokens at a horizon: the factor (1 - beta gap / S)^(-1/beta) of the tokens that makes up for the settled gap, S = -dL/d ln(tokens) "
           "by {} ({}): {:.4f} nats at {} and {:.4f} at {} tokens, for any model size. It assumes that the gap at the horizon "
-          "is the one measured here, and the text and tokenizer of that law. Break-even gap: S ln(speed-up): {}.",
+          "is the one measured here, and the text and tokenizer of that law. Break-even gap: S (1 - speed-up^-beta) / beta: {}.",
           kLaw.name, kLaw.source, kLaw.slope(kHorizons[0]), token_words(kHorizons[0]),
           kLaw.slope(kHorizons[1]), token_words(kHorizons[1]), stated_speedups())};
   if (with_held_out)
