@@ -3,9 +3,11 @@
 
 Usage: tools/ci/pages_test.py
 """
+import json
 import tempfile
 import unittest
 
+import check_losses
 import profile_table
 from check_links import anchors, fault
 from readme_tables import ROOT, filled
@@ -55,6 +57,44 @@ class Links(unittest.TestCase):
                            ("x", "results/scaling.md#no-such-heading"), ("x", "tools/program/main.cpp#part"),
                            ("`run_sweeps`", "bench/sweep/sweep.cpp"), ("`no_such()`", "tools/program/main.cpp")]:
             self.assertIsNotNone(fault(README, text, link), link)
+
+
+class Losses(unittest.TestCase):
+    def faults_with(self, **changes):
+        """Returns the faults of the committed file after its first entry was changed."""
+        data = json.loads(check_losses.FILE.read_text())
+        data["losses"][0].update(changes)
+        return check_losses.faults(data, check_losses.recipe_names())
+
+    def test_the_committed_file_passes(self):
+        self.assertEqual(self.faults_with(), [])
+
+    def test_recipes_are_those_of_the_source(self):
+        names = check_losses.recipe_names()
+        self.assertLessEqual({"bf16", "tensorwise", "mxfp8_floor", "mxfp8_e5m2", "nvfp4_all", "quartet2"}, names)
+        self.assertFalse({"row", "tensor", "none", "rceil"} & names)  # values of other enumerations
+
+    def test_each_wrong_field_is_found(self):
+        for change, message in (({"nearest": "mxfp9"}, "no built-in recipe"), ({"tokens": -1}, "positive number"),
+                                ({"gap_nats": float("nan")}, "finite number"), ({"gap_nats": None}, "has 0 of gap_nats"),
+                                ({"kind": "win"}, "kind is 'win'"), ({"tier": "shown"}, "the rules say judged"),
+                                ({"tokens": None}, "the rules say shown"), ({"where": ""}, "where is no text"),
+                                ({"date": "2026"}, "not YYYY-MM"), ({"params_active": 1e15}, "more parameters are active"),
+                                ({"gap": 1}, "unknown key gap"), ({"bound_nats": 1}, "a gap has 1 of bound_nats")):
+            self.assertIn(message, "".join(self.faults_with(**change)), change)
+
+    def test_an_absent_field_and_a_repeated_id_are_found(self):
+        data = json.loads(check_losses.FILE.read_text())
+        del data["losses"][0]["read_in"]
+        data["losses"].append(data["losses"][1])
+        found = "".join(check_losses.faults(data, check_losses.recipe_names()))
+        self.assertIn("lacks read_in", found)
+        self.assertIn("2 entries have this id", found)
+
+    def test_a_file_cut_short_is_found(self):
+        data = json.loads(check_losses.FILE.read_text())
+        data["losses"] = data["losses"][:10]
+        self.assertIn("fewer than 40", "".join(check_losses.faults(data, check_losses.recipe_names())))
 
 
 class Profiles(unittest.TestCase):
