@@ -8,11 +8,14 @@
 #include <iterator>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "bench/case/case_words.h"
 #include "bench/case/recompute.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/near_words.h"
+#include "kernels/base/parse_count.h"
 #include "kernels/base/parse_number.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
@@ -36,6 +39,9 @@ constexpr const char* kMeasurement = "Measurement";
 
 /// Word for an OptionalReal that is not set.
 constexpr const char* kAuto = "auto";
+
+constexpr const char* kOnlyPredicted =
+    "tensor and pipeline parallelism are only predicted, by precbench predict --published";
 
 constexpr bool kAxis = true;
 constexpr bool kSingle = false;
@@ -302,23 +308,64 @@ std::string kebab(std::string name) {
   return name;
 }
 
+bool is_duration(const Field& field) { return std::string_view(field.unit) == "s"; }
+
+template <class T>
+std::optional<T> number_in(const Field& field, const std::string& word) {
+  if constexpr (std::is_integral_v<T>)
+    return parse_whole(word);
+  else
+    return is_duration(field) ? parse_seconds(word) : parse_number<T>(word);
+}
+
 template <class T>
 T checked_number(const Field& field, const std::string& word) {
   if (*field.zero_word && word == field.zero_word) return 0;
-  const auto value = parse_number<T>(word);
-  if (!value || !std::isfinite(static_cast<double>(*value)))
-    throw InvalidInput(fmt::format("{}: \"{}\" is not {}{}", flag_of(field), word,
-                                   field.is_integer() ? "a whole number" : "a number",
-                                   *field.zero_word ? fmt::format(" or {}", field.zero_word) : ""));
-  return *value;
+  const auto value = number_in<T>(field, word);
+  if (value && std::isfinite(static_cast<double>(*value))) return *value;
+  const auto plain = plain_forms(word);
+  throw InvalidInput(fmt::format("{}: \"{}\" is not {}{}{}", flag_of(field), word,
+                                 field.is_integer()      ? "a whole number"
+                                 : is_duration(field) ? "a number of seconds, such as 90, 10s or 2m"
+                                                         : "a number",
+                                 *field.zero_word ? fmt::format(" or {}", field.zero_word) : "",
+                                 plain ? fmt::format("; write {}", *plain) : ""));
+}
+
+/// Other words for a choice, as other programs have them.
+struct ForeignWord {
+  const char* field;
+  const char* word;
+  const char* answer;
+};
+constexpr ForeignWord kForeignWords[] = {
+    {"parallel", "tp", kOnlyPredicted},      {"parallel", "tensor", kOnlyPredicted},
+    {"parallel", "pp", kOnlyPredicted},      {"parallel", "pipeline", kOnlyPredicted},
+    {"parallel", "ep", "add --ep N"},        {"parallel", "cp", "add --context N"},
+    {"parallel", "zero", "did you mean fsdp?"},
+    {"parallel", "zero3", "did you mean fsdp?"},
+    {"parallel", "fsdp2", "did you mean fsdp?"},
+    {"parallel", "dp", "did you mean ddp?"},
+};
+
+/// Returns what to write in place of a word that is no choice of the field: " did you mean X?" or another hint;
+/// empty if there is none.
+std::string choice_hint(const Field& field, const std::string& word) {
+  for (const std::string& choice : field.choices)
+    if (equal_but_for_case(word, choice)) return fmt::format("did you mean {}? ", choice);
+  if (std::string_view(field.name) == "device" && equal_but_for_case(word, "gpu"))
+    return fmt::format("did you mean {}? ", gpu_device_names().front());
+  for (const ForeignWord& foreign : kForeignWords)
+    if (std::string_view(field.name) == foreign.field && equal_but_for_case(word, foreign.word))
+      return std::string(foreign.answer) + (std::string_view(foreign.answer).ends_with('?') ? " " : "; ");
+  const std::string near = nearest(word, field.choices);
+  return near.empty() ? "" : fmt::format("did you mean {}? ", near);
 }
 
 void check_choice(const Field& field, const std::string& word) {
   if (field.choices.empty() || std::count(field.choices.begin(), field.choices.end(), word)) return;
-  const std::string near = nearest(word, field.choices);
   throw InvalidInput(fmt::format("{}: unknown value \"{}\"; {}it is one of {}", flag_of(field), word,
-                                 near.empty() ? "" : fmt::format("did you mean {}? ", near),
-                                 fmt::join(field.choices, ", ")));
+                                 choice_hint(field, word), fmt::join(field.choices, ", ")));
 }
 
 /// Rejects text that is not UTF-8, because a record is JSON and contains every field.
@@ -352,10 +399,12 @@ std::vector<std::int64_t> parse_checkpoint_at(const std::string& text) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
-    const auto step = parse_number<std::int64_t>(word);
-    if (!step || *step < 1)
-      throw InvalidInput(
-          fmt::format("--checkpoint-at: \"{}\" is not a step: whole numbers above 0, N,N,...", word));
+    const auto step = parse_whole(word);
+    if (!step || *step < 1) {
+      const auto plain = plain_forms(word);
+      throw InvalidInput(fmt::format("--checkpoint-at: \"{}\" is not a step: whole numbers above 0, N,N,...{}",
+                                     word, plain ? fmt::format("; write {}", *plain) : ""));
+    }
     steps.push_back(*step);
     begin = end + 1;
   }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -14,6 +13,8 @@
 #include "bench/case/definition.h"
 #include "bench/cli/recipe_sets.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/near_words.h"
+#include "kernels/base/parse_count.h"
 #include "models/config/hub_names.h"
 
 namespace precbench {
@@ -35,22 +36,35 @@ bool is_exponent(std::string_view text) {
   return !take_digits(text).empty() && text.empty();
 }
 
-/// Range as written: FIRST-LAST, FIRST-LAST*FACTOR or FIRST-LAST+STEP, each number in digits.
+/// Removes a leading whole number, "8192" or "1e3", of `text` and returns it; empty if there is none.
+std::string_view take_number(std::string_view& text) {
+  std::string_view rest = text;
+  if (take_digits(rest).empty()) return {};
+  if (rest.starts_with('e') || rest.starts_with('E')) {
+    std::string_view exponent = rest.substr(1);
+    if (!take_digits(exponent).empty()) rest = exponent;
+  }
+  const std::string_view number = text.substr(0, text.size() - rest.size());
+  text = rest;
+  return number;
+}
+
+/// Range as written: FIRST-LAST, FIRST-LAST*FACTOR or FIRST-LAST+STEP.
 struct Range {
   std::string_view first, last, step;
   char operation = '+';
 };
 std::optional<Range> parse_range(std::string_view text) {
   Range range;
-  range.first = take_digits(text);
+  range.first = take_number(text);
   if (range.first.empty() || !text.starts_with('-')) return std::nullopt;
   text.remove_prefix(1);
-  range.last = take_digits(text);
+  range.last = take_number(text);
   if (range.last.empty()) return std::nullopt;
   if (text.empty()) return range;
   range.operation = text.front();
   text.remove_prefix(1);
-  range.step = take_digits(text);
+  range.step = take_number(text);
   const bool known = range.operation == '*' || range.operation == '+';
   return known && !range.step.empty() && text.empty() ? std::optional(range) : std::nullopt;
 }
@@ -75,10 +89,9 @@ void append_range(std::vector<std::string>& values, const Field& field, const st
     throw InvalidInput(fmt::format("{}: range {} {}", flag_of(field), text, why));
   };
   const auto number = [&](std::string_view digits) {
-    std::int64_t value = 0;
-    if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec != std::errc())
-      fail("has a number that is too large");
-    return value;
+    const auto value = parse_whole(digits);
+    if (!value) fail("has a number that is too large");
+    return *value;
   };
   const std::int64_t first = number(range.first), last = number(range.last),
                      step = range.step.empty() ? 1 : number(range.step);
@@ -98,6 +111,14 @@ void append_range(std::vector<std::string>& values, const Field& field, const st
   }
 }
 
+/// Returns the name of the built-in recipe that is written in other letter case, else the value itself.
+std::string recipe_name(const std::string& value) {
+  if (value.ends_with(".json")) return value;
+  for (const Recipe& recipe : named_recipes())
+    if (equal_but_for_case(recipe.name, value)) return recipe.name;
+  return value;
+}
+
 /// Appends the values that one element of a list stands for: a range, a set of recipes, a model by any of its
 /// names, or itself.
 void append_values(std::vector<std::string>& values, const Field& field, const std::string& value) {
@@ -113,7 +134,7 @@ void append_values(std::vector<std::string>& values, const Field& field, const s
       return;
     }
   }
-  values.push_back(name == "model" ? preset_name(value) : value);
+  values.push_back(name == "model" ? preset_name(value) : name == "recipe" ? recipe_name(value) : value);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 //   --seed 1-3                   arithmetic with a step of 1, for at most 16 values
 //
 //   --recipe bf16,fp8            a set of recipes (recipe_sets.h)
+//   --seq 1e3                    1000; 8k is refused, because it may mean 8192 or 8000
 //
 // Only whole numbers have ranges, so names and paths may contain '-'.
 #pragma once

@@ -19,7 +19,6 @@
 #include "bench/cli/list_json.h"
 #include "bench/cli/predictions.h"
 #include "bench/cli/recipe_sets.h"
-#include "bench/cli/text_table.h"
 #include "bench/cli/unused_options.h"
 #include "bench/machine/datasheet.h"
 #include "bench/measure/session.h"
@@ -33,6 +32,7 @@
 #include "bench/sweep/sweep_folder.h"
 #include "bench/sweep/told_at_once.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_count.h"
 #include "kernels/base/standard_input.h"
 #include "kernels/gpu/device_info.h"
 
@@ -41,6 +41,12 @@ namespace {
 
 /// Validates the name of a file or folder. Returns an error message, empty if the name is valid.
 std::string not_empty(const std::string& name) { return name.empty() ? "empty name" : ""; }
+
+/// Rewrites a whole number such as 1e1 for CLI11, which reads digits only; leaves other text to its check.
+std::string whole_number(const std::string& text) {
+  const auto value = parse_whole(text);
+  return value ? fmt::format("{}", *value) : text;
+}
 
 /// Returns the grid of the given fields: those with one value are set in every case, the others are axes.
 std::vector<Case> expand(const Axes& given) {
@@ -213,7 +219,8 @@ void tell_commas(const SweepCommand& command, const SweepFile& file) {
 /// Returns the command with the device of the GPU that --gpu or --on names, unless --device is given. Throws
 /// InvalidInput for an unknown GPU or machine, without --dry-run, and beside a --device that is no GPU.
 SweepCommand for_named_gpu(SweepCommand command) {
-  if (command.json && command.on.empty()) throw InvalidInput("--json: needs --dry-run --on MACHINE");
+  if (command.json && !command.dry_run)
+    throw InvalidInput("--json: needs --dry-run; the records of a sweep are JSON already");
   if (command.gpu.empty() && command.on.empty()) return command;
   if (!command.gpu.empty() && !command.on.empty())
     throw InvalidInput("--gpu: --on names the GPU already; give one of them");
@@ -233,6 +240,15 @@ SweepCommand for_named_gpu(SweepCommand command) {
   else if (std::none_of(device->second.begin(), device->second.end(), is_gpu))
     throw InvalidInput(fmt::format("{}: --device {} is no GPU", flag, device->second.front()));
   return command;
+}
+
+/// Prints the dry run of a grid. Returns false if no case can run.
+bool predict_and_print(const std::vector<Plan>& grid, const SweepCommand& command) {
+  if (!command.on.empty())
+    return print_predictions(grid, CostModel(find_machine(command.on)), command.json);
+  const bool on_gpu = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
+  const std::optional<MemoryLimit> limit = on_gpu ? find_memory_limit(command.gpu) : std::nullopt;
+  return command.json ? print_dry_run_json(grid, limit) : print_dry_run(grid, limit);
 }
 
 nlohmann::ordered_json json_of_list(const ListCommand& command) {
@@ -278,8 +294,9 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
   };
   named(app.add_option("--config", command.config, help.config), "FILE");
   named(app.add_option("--out", command.out, help.out), "DIR");
-  named(app.add_option("--timeout", command.timeout, "time limit per case; 0: none [s] (default 3600)"), "S");
+  named(app.add_option("--timeout", command.timeout, "time limit per case, as in 90, 30m or 2h; 0: none [s] (default 3600)"), "S");
   named(app.add_option("--at-once,--jobs", command.options.at_once, help.at_once), "N")
+      ->transform(whole_number)
       ->check(CLI::Range(1, kMostStopped).description(""));
   app.add_flag("--dry-run", command.dry_run, help.dry_run)->group(help.group);
   app.add_flag("--fresh", command.options.fresh,
@@ -332,7 +349,7 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       ->type_name("NAME|FILE.json")
       ->check(not_empty)
       ->group("Sweep");
-  sub->add_flag("--json", command.json, "predictions of --dry-run --on as JSON")->group("Sweep");
+  sub->add_flag("--json", command.json, "output of --dry-run as JSON")->group("Sweep");
   sub->add_flag("--interleave", command.options.interleave,
                 "order A B B A of the recipes of a setting, so that drift cancels in their ratios")
       ->group("Sweep");
@@ -370,13 +387,9 @@ int sweep(const SweepCommand& given) {
     check_out(options.out);
     tell_without_baseline(grid);
     tell_model_warnings(grid);
-    if (!command.on.empty()) {
-      print_predictions(grid, CostModel(find_machine(command.on)), command.json);
-      return kSweepDone;
-    }
-    const bool on_gpu = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
-    print_dry_run(grid, on_gpu ? find_memory_limit(command.gpu) : std::nullopt);
-    return kSweepDone;
+    const bool any_runs = predict_and_print(grid, command);
+    if (!any_runs) tell("precbench: no case can run");
+    return any_runs ? kSweepDone : kSweepFailures;
   }
   refuse_standard_input(grid);
   if (nodes.count > 1) return sweep_together(grid, options, nodes, environment);

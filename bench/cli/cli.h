@@ -34,7 +34,7 @@ struct SweepCommand {
   bool dry_run = false;
   std::string gpu;    ///< GPU that a dry run plans for; empty: this machine's
   std::string on;     ///< machine whose steps a dry run predicts: a preset or a file; empty: none
-  bool json = false;  ///< predictions as JSON
+  bool json = false;  ///< output of a dry run as JSON
   SweepOptions options;
 };
 /// Help texts that differ between sweep and study, for the flags that both have.
@@ -71,10 +71,13 @@ struct ListCommand {
 CLI::App* add_list_command(CLI::App& app, ListCommand& command);
 int list(const ListCommand& command);
 
+/// Returns a hint for a flag that a command does not know, given without its dashes; empty if it has none.
+using FlagHint = std::function<std::string(const std::string& command, const std::string& flag)>;
+
 /// Parses the command line. Returns the exit status if the program is done: help, version, bad input (one
-/// line on standard error, with the nearest valid flag or command) or no arguments (an introduction on
-/// standard error).
-std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
+/// line on standard error, with the nearest valid flag or command, or what `hint` says) or no arguments (an
+/// introduction on standard error).
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const FlagHint& hint = nullptr);
 
 /// Content of a command's standard output: its result, without which it fails, or mere messages.
 enum class Printed : std::uint8_t { result, words };

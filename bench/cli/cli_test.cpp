@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include "bench/cli/cli_testing.h"
-#include "bench/cli/text_table.h"
 #include "bench/process/link.h"
 #include "bench/process/rendezvous_testing.h"
 #include "kernels/testing/processes.h"
@@ -204,16 +203,6 @@ TEST_CASE("lists of two numbers that look like a decimal comma get a hint", "[cl
   for (const char* list :
        {"--lr 1e-4,3e-4", "--lr 0.1,5e-4", "--seq 64,128", "--lr 1,2,3", "--recipe bf16,mxfp8"})
     CHECK(!contains(precbench_says(dry + list).text, "is two values"));
-}
-
-TEST_CASE("list: no line is wider than a terminal", "[cli]") {
-  for (const char* what : {"recipes", "models", "devices"}) {
-    std::istringstream lines(precbench_says(std::string("list ") + what).text);
-    for (std::string line; std::getline(lines, line);) {
-      INFO(line);
-      CHECK(line.size() <= kTerminalWidth);
-    }
-  }
 }
 
 TEST_CASE("run and sweep: an unsupported case prints its reason and the status is 1", "[cli]") {

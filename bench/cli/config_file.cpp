@@ -3,11 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "bench/cli/toml.h"
 #include "kernels/base/errors.h"
-#include "kernels/base/parse_number.h"
+#include "kernels/base/parse_count.h"
 #include "kernels/base/standard_input.h"
 #include "kernels/base/untrusted_input.h"
 
@@ -85,9 +83,10 @@ SweepFile read_sweep_file(const std::string& path) {
 }
 
 double parse_timeout(const std::string& text) {
-  const auto seconds = parse_number<double>(text);
-  if (!seconds || !std::isfinite(*seconds))
-    throw InvalidInput(fmt::format("--timeout: \"{}\" is not a number of seconds", text));
+  const auto seconds = parse_seconds(text);
+  if (!seconds)
+    throw InvalidInput(
+        fmt::format("--timeout: \"{}\" is not a number of seconds, such as 90, 10s, 30m or 2h", text));
   if (*seconds < 0) throw InvalidInput("--timeout: must not be negative");
   return *seconds;
 }

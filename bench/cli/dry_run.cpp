@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,20 +11,23 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
-#include "bench/cli/text_table.h"
 #include "bench/machine/verification.h"
 #include "bench/predict/predict.h"
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
-#include "results/record/printable.h"
+#include "results/text/lines.h"
+#include "results/text/table.h"
 
 namespace precbench {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// Returns the three largest segments in GiB: "weights 14.9, moments 29.9, activations 11.2".
 std::string largest_segments(const MemorySegments& memory) {
@@ -61,6 +65,11 @@ struct Row {
   Prediction prediction;
   std::string failure;  ///< "unsupported: ..." or "oom: ..."; empty: the case can run
 };
+
+bool is_timed(const std::vector<Row>& rows) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [](const Row& one) { return one.prediction.seconds_per_step.has_value(); });
+}
 
 constexpr std::size_t kMostLines = 40;  ///< printed of each kind
 
@@ -123,9 +132,9 @@ std::vector<std::string> lines_about_changes(const std::vector<Plan>& grid, cons
 }
 
 /// Prints lines wrapped to the terminal, at most kMostLines of them.
-void print_lines(const std::vector<std::string>& lines) {
+void print_lines(const std::vector<std::string>& lines, const Screen& screen) {
   for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i)
-    fmt::print("{}\n", fmt::join(wrapped_lines(printable(lines[i]), kTerminalWidth - 2), "\n  "));
+    fmt::print("{}", paragraph(lines[i], screen));
   if (lines.size() > kMostLines) fmt::print("and {} more such lines\n", lines.size() - kMostLines);
 }
 
@@ -151,29 +160,42 @@ std::vector<Row> predict_all(const std::vector<Plan>& grid, const KnownGpu* gpu)
   return rows;
 }
 
-}  // namespace
+/// Predictions of a grid, and the GPU of this machine that they are for.
+struct Predictions {
+  std::unique_ptr<Device> device;
+  std::vector<Row> rows;
+};
 
-void print_dry_run(const std::vector<Plan>& grid, const std::optional<MemoryLimit>& limit) {
-  const CaseLabels labels(grid);
-  const std::unique_ptr<Device> device = gpu_of(grid);
+Predictions predict_here(const std::vector<Plan>& grid) {
+  Predictions predictions;
+  predictions.device = gpu_of(grid);
   const std::optional<KnownGpu> gpu =
-      device ? std::optional<KnownGpu>({*device, gpu_properties(0).name}) : std::nullopt;
-  const std::vector<Row> cases = predict_all(grid, gpu ? &*gpu : nullptr);
-  const bool timed = std::any_of(cases.begin(), cases.end(),
-                                 [](const Row& one) { return one.prediction.seconds_per_step.has_value(); });
+      predictions.device ? std::optional<KnownGpu>({*predictions.device, gpu_properties(0).name}) : std::nullopt;
+  predictions.rows = predict_all(grid, gpu ? &*gpu : nullptr);
+  return predictions;
+}
 
-  TextRows rows(1);
-  for (const Field* field : labels.fields()) rows[0].push_back(field->name);
-  std::string alignment(rows[0].size(), 'l');
-  rows[0].push_back("GiB/GPU");
-  if (limit) rows[0].push_back("fits");
-  rows[0].insert(rows[0].end(), {"FLOPs/token", "FLOPs/step"});
-  const bool apart = std::any_of(grid.begin(), grid.end(),
-                                 [](const Plan& plan) { return plan.parameters.expert_ranks > 1; });
-  if (apart) rows[0].insert(rows[0].end(), {"dispatch GiB", "combine GiB"});
-  if (timed) rows[0].push_back("s/step at least");
-  alignment.append(rows[0].size() - alignment.size(), 'r');
-  rows[0].push_back("largest segments, GiB");
+/// Returns true if tokens of any case travel between the ranks that divide its experts.
+bool has_exchanges(const std::vector<Plan>& grid) {
+  return std::any_of(grid.begin(), grid.end(),
+                     [](const Plan& plan) { return plan.parameters.expert_ranks > 1; });
+}
+
+Table table_of(const std::vector<Plan>& grid, const std::vector<Row>& cases, const CaseLabels& labels,
+               const std::optional<MemoryLimit>& limit) {
+  const bool exchanges = has_exchanges(grid);
+  const bool timed = is_timed(cases);
+  Table table;
+  for (const Field* field : labels.fields()) table.columns.push_back(name_column(field->name));
+  table.columns.push_back(number_column("GiB/GPU", kKeyRank));
+  if (limit) table.columns.push_back(number_column("fits", kKeyRank));
+  table.columns.push_back(number_column("FLOPs/token", kDetailRank));
+  table.columns.push_back(number_column("FLOPs/step", kDetailRank));
+  if (exchanges)
+    for (const char* title : {"dispatch GiB", "combine GiB"})
+      table.columns.push_back(number_column(title, kDetailRank + 1));
+  if (timed) table.columns.push_back(number_column("s/step at least", kDetailRank + 2));
+  table.columns.push_back(text_column("largest segments, GiB", kKeyRank - 1));
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const Prediction& p = cases[i].prediction;
     std::vector<std::string> row;
@@ -183,27 +205,86 @@ void print_dry_run(const std::vector<Plan>& grid, const std::optional<MemoryLimi
       if (limit) row.push_back(fits(p.memory.peak, *limit) ? "yes" : "no");
       row.insert(row.end(),
                  {fmt::format("{:.4e}", p.flops_per_token), fmt::format("{:.4e}", p.flops_per_step)});
-      if (apart)
+      if (exchanges)
         for (const double bytes : {p.experts.dispatch, p.experts.combine})
           row.push_back(gib(static_cast<std::int64_t>(bytes)));
       if (timed) row.push_back(p.seconds_per_step ? fmt::format("{:.4g}", *p.seconds_per_step) : "-");
       row.push_back(largest_segments(p.memory));
     } else {
-      row.resize(rows[0].size() - 1, "-");
+      row.resize(table.columns.size() - 1, "-");
       row.push_back(cases[i].failure);
     }
-    rows.push_back(std::move(row));
+    table.rows.push_back(std::move(row));
   }
-  fmt::print("{}", aligned(rows, alignment));
+  return table;
+}
+
+Json segments_json(const MemorySegments& memory) {
+  return {{"weights", memory.weights},
+          {"quantized_weights", memory.quantized_weights},
+          {"master", memory.master},
+          {"gradients", memory.gradients},
+          {"moments", memory.moments},
+          {"activations", memory.activations},
+          {"workspace", memory.workspace},
+          {"communication", memory.communication},
+          {"other", memory.other}};
+}
+
+bool any_runs(const std::vector<Row>& cases) {
+  return std::any_of(cases.begin(), cases.end(), [](const Row& one) { return one.failure.empty(); });
+}
+
+}  // namespace
+
+bool print_dry_run(const std::vector<Plan>& grid, const std::optional<MemoryLimit>& limit) {
+  const CaseLabels labels(grid);
+  const Screen screen = plain_screen(STDOUT_FILENO);
+  const std::vector<Row> cases = predict_here(grid).rows;
+  fmt::print("{}", render_term(table_of(grid, cases, labels, limit), screen));
   if (limit)
-    fmt::print("fits: {}, {} GiB ({}), of which {} GiB is left for the driver and libraries\n",
-               printable(limit->name), gib(limit->bytes), limit->source, kContextBytes >> 30);
+    fmt::print("{}", paragraph(fmt::format(
+                                   "fits: {}, {} GiB ({}), of which {} GiB is left for the driver and libraries",
+                                   limit->name, gib(limit->bytes), limit->source, kContextBytes >> 30),
+                               screen));
   std::fflush(stdout);  // the search for changes takes a moment
-  print_lines(lines_about_bf16(grid, cases, labels));
-  print_lines(lines_about_changes(grid, cases, labels, limit));
-  fmt::print("{}; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved{}\n",
-             count_cases(grid.size()),
-             timed ? "; s/step at least: ops at the GPU's peak rates, without collectives" : "");
+  print_lines(lines_about_bf16(grid, cases, labels), screen);
+  print_lines(lines_about_changes(grid, cases, labels, limit), screen);
+  fmt::print(
+      "{}",
+      paragraph(fmt::format(
+                    "{}; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved{}",
+                    count_cases(grid.size()),
+                    is_timed(cases) ? "; s/step at least: ops at the GPU's peak rates, without collectives" : ""),
+                screen));
+  return any_runs(cases);
+}
+
+bool print_dry_run_json(const std::vector<Plan>& grid, const std::optional<MemoryLimit>& limit) {
+  const CaseLabels labels(grid);
+  const std::vector<Row> cases = predict_here(grid).rows;
+  Json json = {{"gpu", limit ? Json(limit->name) : Json()},
+               {"gpu_bytes", limit ? Json(limit->bytes) : Json()},
+               {"cases", Json::array()}};
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    Json one = {{"id", grid[i].id}};
+    const Json fields = case_to_json(grid[i].fields);
+    for (const Field* field : labels.fields()) one["case"][field->name] = fields.value(field->name, Json());
+    const Prediction& p = cases[i].prediction;
+    if (!cases[i].failure.empty()) {
+      one["failure"] = cases[i].failure;
+    } else {
+      one["memory_bytes"] = p.memory.peak;
+      if (limit) one["fits"] = fits(p.memory.peak, *limit) ? "yes" : "no";
+      one["flops_per_token"] = p.flops_per_token;
+      one["flops_per_step"] = p.flops_per_step;
+      one["seconds_per_step_at_least"] = p.seconds_per_step ? Json(*p.seconds_per_step) : Json();
+      one["segments_bytes"] = segments_json(p.memory);
+    }
+    json["cases"].push_back(std::move(one));
+  }
+  fmt::print("{}\n", json.dump(2, ' ', true, Json::error_handler_t::replace));
+  return any_runs(cases);
 }
 
 }  // namespace precbench

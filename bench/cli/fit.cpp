@@ -10,6 +10,7 @@
 #include "bench/case/supported.h"
 #include "bench/machine/datasheet.h"
 #include "bench/machine/machine.h"
+#include "bench/machine/machine_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
@@ -256,7 +257,7 @@ std::string gib(std::int64_t bytes) {
 }
 
 MemoryLimit memory_limit_of(const Machine& machine) {
-  return {machine.driver_name.empty() ? machine.name : machine.driver_name, usable_bytes(machine),
+  return {gpu_name_of(machine), usable_bytes(machine),
           source_of_memory(machine.memory_gb)};
 }
 
@@ -304,8 +305,9 @@ std::vector<Change> runnable_changes(const Plan& plan) {
 
 std::optional<std::string> extra_memory(const Prediction& recipe, const Prediction& bf16) {
   constexpr double kWorthTelling = 0.01;
+  constexpr std::int64_t kLeastTold = std::int64_t{1} << 20;  // bytes; less prints as 0.000 GiB
   const std::int64_t more = recipe.at_peak.total() - bf16.at_peak.total();
-  if (static_cast<double>(more) <= kWorthTelling * static_cast<double>(bf16.at_peak.total()))
+  if (more < kLeastTold || static_cast<double>(more) <= kWorthTelling * static_cast<double>(bf16.at_peak.total()))
     return std::nullopt;
   std::vector<std::pair<std::int64_t, Segment>> segments;
   for (int i = 0; i < kSegments; ++i)
@@ -314,7 +316,7 @@ std::optional<std::string> extra_memory(const Prediction& recipe, const Predicti
   std::vector<std::string> words;
   std::int64_t explained = 0;
   for (const auto& [bytes, segment] : segments) {
-    if (bytes <= 0 || explained * 10 >= more * 9) break;  // the rest is small
+    if (bytes < kLeastTold || explained * 10 >= more * 9) break;  // the rest is small
     std::string name = name_of(segment);
     std::replace(name.begin(), name.end(), '_', ' ');
     words.push_back(fmt::format("{} +{} ({})", name, gib(bytes), reason_of(segment)));

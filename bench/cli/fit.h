@@ -55,7 +55,7 @@ inline constexpr std::int64_t kMostRanks = 1024;
 std::vector<Change> runnable_changes(const Plan& plan);
 
 /// Explains why a case needs more memory than the same case in BF16: "5.8 GiB more than bf16 at the peak:
-/// activations +4.4 (...)". Null if it needs at most 1% more.
+/// activations +4.4 (...)". Null if it needs at most 1% or 1 MiB more.
 std::optional<std::string> extra_memory(const Prediction& recipe, const Prediction& bf16);
 
 }  // namespace precbench

@@ -156,6 +156,13 @@ TEST_CASE("extra_memory: segments explain what a recipe needs beyond BF16", "[cl
   CHECK(contains(why, "quantized copies of X and dY"));
   CHECK(!extra_memory(bf16, bf16));
   CHECK(!extra_memory(bf16, mxfp8));
+  // A few bytes would print as 0.000 GiB, whatever share of a small model they are.
+  Case small = case_of({{"model", "tiny"}, {"seq", "32"}, {"batch", "1"}});
+  const Prediction small_bf16 = predict(resolve(small));
+  for (const Recipe& recipe : builtin_recipes()) {
+    small.recipe = recipe.name;
+    if (const auto words = extra_memory(predict(resolve(small)), small_bf16)) CHECK(!contains(*words, "0.000"));
+  }
 }
 
 TEST_CASE("sweep --dry-run --gpu: every case fits or not, with what would", "[cli][fit]") {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -10,8 +11,8 @@
 #include "bench/cli/completion.h"
 #include "bench/cli/help_topics.h"
 #include "bench/cli/man_page.h"
-#include "bench/cli/text_table.h"
 #include "kernels/base/errors.h"
+#include "results/text/lines.h"
 
 namespace precbench {
 namespace {
@@ -20,11 +21,12 @@ void print_text(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void print_program(const CLI::App& program) {
   print_text(program.get_formatter()->make_help(&program, program.get_name(), CLI::AppFormatMode::Normal));
-  TextRows rows = {
-      {"  man", "the manual page, for man -l -"},
-      {"  completion SHELL", fmt::format("completion script: {}", fmt::join(completion_shells(), ", "))}};
-  for (const HelpTopic& topic : help_topics()) rows.push_back({fmt::format("  {}", topic.name), topic.what});
-  print_text("\nprecbench help COMMAND explains a command. Other topics:\n" + aligned(rows));
+  std::vector<NamedText> rows = {
+      {"man", "the manual page, for man -l -"},
+      {"completion SHELL", fmt::format("completion script: {}", fmt::join(completion_shells(), ", "))}};
+  for (const HelpTopic& topic : help_topics()) rows.emplace_back(topic.name, topic.what);
+  print_text("\nprecbench help COMMAND explains a command. Other topics:\n" +
+             definitions(rows, plain_screen(STDOUT_FILENO)));
 }
 
 const CLI::App* find_command(const CLI::App& program, const std::string& name) {
@@ -72,7 +74,7 @@ int help(const CLI::App& program, const HelpCommand& command, const std::string&
   if (topic == "completion") return print_text(completion_script(pages, words.size() > 1 ? words[1] : "")), 0;
   if (const CLI::App* found = find_command(program, topic)) return print_text(found->help(program.get_name())), 0;
   for (const HelpTopic& one : help_topics())
-    if (topic == one.name) return print_text(one.text(pages) + "\n"), 0;
+    if (topic == one.name) return print_text(one.text(pages, plain_screen(STDOUT_FILENO))), 0;
   const std::string near = nearest(topic, help_words(pages));
   throw InvalidInput(fmt::format("help: unknown topic {}; {}", topic,
                                  near.empty()

@@ -1,4 +1,4 @@
-// --help of every command: width, wording, second flag names and examples.
+// --help of every command: wording, second flag names and examples.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -9,7 +9,6 @@
 
 #include "bench/cli/cli.h"
 #include "bench/cli/cli_testing.h"
-#include "bench/cli/text_table.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
 
@@ -67,14 +66,6 @@ SweepCommand parsed(std::vector<std::string> words) {
 }
 
 }  // namespace
-
-TEST_CASE("help: no line is wider than a terminal", "[cli][help]") {
-  for (const std::string& command : kCommands)
-    for (const std::string& line : lines_of(precbench_says(command + " --help").text)) {
-      INFO(line);
-      CHECK(line.size() <= kTerminalWidth);
-    }
-}
 
 TEST_CASE("help: descriptions begin with neither an article nor a question word", "[cli][help]") {
   const std::set<std::string> kRefused = {"a",     "an",    "the",  "of",    "what", "whether", "how",

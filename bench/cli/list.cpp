@@ -2,6 +2,8 @@
 #include "bench/cli/list.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,7 +17,6 @@
 
 #include "bench/cli/local_devices.h"
 #include "bench/cli/recipe_sets.h"
-#include "bench/cli/text_table.h"
 #include "bench/machine/verification.h"
 #include "bench/process/tell.h"
 #include "kernels/device/devices.h"
@@ -24,6 +25,8 @@
 #include "models/config/config.h"
 #include "models/transformer/flops.h"
 #include "results/record/printable.h"
+#include "results/text/lines.h"
+#include "results/text/table.h"
 
 namespace precbench {
 namespace {
@@ -55,21 +58,6 @@ std::vector<std::string> products_of(const Recipe& recipe) {
     shown.push_back(repeated ? reference : all.back());
   }
   return shown;
-}
-
-/// Joins words with commas into lines for a terminal, indented by two spaces.
-std::string wrapped(const std::vector<std::string>& words) {
-  constexpr std::size_t kWidth = 100;
-  std::string text, line = " ";
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string word = words[i] + (i + 1 < words.size() ? "," : "");
-    if (line.size() + word.size() + 1 > kWidth && line != " ") {
-      text += line + "\n";
-      line = " ";
-    }
-    line += " " + word;
-  }
-  return text + line + "\n";
 }
 
 /// Describes a recipe's settings besides GEMM operands: layers kept in BF16, schedule, optimizer state. Empty
@@ -106,16 +94,21 @@ std::vector<std::string> row_of(const Recipe& recipe, const std::vector<LocalDev
   return row;
 }
 
+std::string words_line(const std::vector<std::string>& words, const Screen& screen) {
+  return indented_line(fmt::format("{}", fmt::join(words, ", ")), screen);
+}
+
 /// Returns the sets that --recipe takes, with their members; those of `native` on the last device.
-std::string sets_of(const std::vector<LocalDevice>& all) {
+std::string sets_of(const std::vector<LocalDevice>& all, const Screen& screen) {
   std::string text = "Sets for --recipe:\n";
   for (const RecipeSet& set : recipe_sets()) {
     const std::vector<std::string> names =
         set.has ? recipes_in(set.name).value() : native_recipes(*all.back().device);
     const bool everything = names.size() == listed_recipes().size();
-    text += fmt::format("{}: {}{}\n", set.name, set.what,
-                        set.has ? "" : fmt::format(" (here {})", all.back().name));
-    if (!everything) text += wrapped(names);
+    text += paragraph(fmt::format("{}: {}{}", set.name, set.what,
+                                  set.has ? "" : fmt::format(" (here {})", all.back().name)),
+                      screen);
+    if (!everything) text += words_line(names, screen);
   }
   return text;
 }
@@ -128,13 +121,14 @@ void put(const std::string& text) {
 
 constexpr std::int64_t kListedLength = 8192;
 
-std::string flops_note(const char* what) {
-  return fmt::format(
-      "{} per token of a training step at sequence length {}. Attention counts\n"
-      "the pairs that a causal mask and the windows leave, and no routers: \"causal\" in\n"
-      "records, Megatron-Bridge's convention but for its padded vocabulary. torchtitan\n"
-      "counts as many keys for each query as its window has, norms and routers.\n",
-      what, kListedLength);
+std::string flops_note(const char* what, const Screen& screen) {
+  return paragraph(
+      fmt::format("{} per token of a training step at sequence length {}. Attention counts the pairs that a causal "
+                  "mask and the windows leave, and no routers: \"causal\" in records, Megatron-Bridge's convention but "
+                  "for its padded vocabulary. torchtitan counts as many keys for each query as its window has, norms "
+                  "and routers.",
+                  what, kListedLength),
+      screen, "");
 }
 
 std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convention) {
@@ -146,39 +140,49 @@ std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convent
 
 void list_recipes() {
   const std::vector<LocalDevice> all = local_devices();
+  const Screen screen = plain_screen(STDOUT_FILENO);
   std::string text;
   Notes notes;
   const auto print_table = [&](const char* heading, const std::vector<Recipe>& recipes) {
-    TextRows rows = {{"recipe", "fprop X, W", "dgrad dY, W", "wgrad dY, X", "fast"}};
-    for (const LocalDevice& d : all) rows[0].push_back("on " + d.name);
-    for (const Recipe& recipe : recipes) rows.push_back(row_of(recipe, all, notes));
+    Table table;
+    table.columns = {name_column("recipe"),
+                     text_column("fprop X, W", kKeyRank),
+                     text_column("dgrad dY, W", kKeyRank),
+                     text_column("wgrad dY, X", kKeyRank),
+                     text_column("fast", kDetailRank)};
+    for (const LocalDevice& d : all) table.columns.push_back(text_column("on " + d.name, kKeyRank));
+    for (const Recipe& recipe : recipes) table.rows.push_back(row_of(recipe, all, notes));
     if (!std::all_of(recipes.begin(), recipes.end(),
                      [](const Recipe& recipe) { return other_than_products(recipe).empty(); })) {
-      rows[0].push_back("also");
-      for (std::size_t i = 0; i < recipes.size(); ++i) rows[i + 1].push_back(other_than_products(recipes[i]));
+      table.columns.push_back(text_column("also", kOrdinaryRank));
+      for (std::size_t i = 0; i < recipes.size(); ++i)
+        table.rows[i].push_back(other_than_products(recipes[i]));
     }
-    text += fmt::format("{}\n{}\n", heading, fitted(rows));
+    text += fmt::format("{}\n{}\n", heading, render_term(table, screen));
   };
   for (const RecipeGroup& group : recipe_groups()) print_table(group.name, group.recipes);
   for (const RecipeGroup& group : fp4_groups()) print_table(group.name, group.recipes);
   print_table(weight_only_group().name, weight_only_group().recipes);
   print_table("Controls, known to be worse", control_recipes());
-  text +=
-      "as fprop, as dgrad: the formats of that GEMM. fast: fast accumulation in fprop, dgrad, wgrad.\n"
-      "Emulated recipes: the loss is exact, speed is not reported.\n"
-      "Recipe files also support e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, lists of values (grid) and ue5m3\n"
-      "scales, emulated everywhere.\n"
-      "list recipes --recipe NAME prints a recipe as such a file, with its source.\n";
-  text += sets_of(all);
-  for (const auto& [why, which] : notes) text += fmt::format("{}:\n{}", why, wrapped(which));
+  for (const char* legend :
+       {"as fprop, as dgrad: the formats of that GEMM. fast: fast accumulation in fprop, dgrad, wgrad.",
+        "Emulated recipes: the loss is exact, speed is not reported.",
+        "Recipe files also support e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, lists of values (grid) and ue5m3 "
+        "scales, emulated everywhere.",
+        "list recipes --recipe NAME prints a recipe as such a file, with its source."})
+    text += paragraph(legend, screen, "");
+  text += sets_of(all, screen);
+  for (const auto& [why, which] : notes) text += paragraph(why + ":", screen) + words_line(which, screen);
   put(text);
 }
 
 void list_recipe(const std::string& name) {
   const Recipe recipe = find_recipe(name);
-  TextRows rows = {{"GEMM", "a", "b", "fast"}};
   const std::vector<LocalDevice> all = local_devices();
-  for (const LocalDevice& d : all) rows[0].push_back("on " + d.name);
+  Table table;
+  table.columns = {name_column("GEMM"), text_column("a", kKeyRank), text_column("b", kKeyRank),
+                   text_column("fast", kDetailRank)};
+  for (const LocalDevice& d : all) table.columns.push_back(text_column("on " + d.name, kKeyRank));
   std::vector<std::string> notes;
   for (const GemmRole role : kGemmRoles) {
     const GemmRecipe& gemm = recipe.gemm(role);
@@ -190,43 +194,48 @@ void list_recipe(const std::string& name) {
       if (!support.reason.empty())
         notes.push_back(fmt::format("{} on {}: {}", name_of(role), d.name, support.reason));
     }
-    rows.push_back(row);
+    table.rows.push_back(std::move(row));
   }
   put(recipe_to_json(recipe).dump(2) + "\n");
   // Standard output is the recipe file alone.
-  std::string text = "\n" + fitted(rows);
-  for (const std::string& note : notes) text += fmt::format("\n{}", printable(note));
+  const Screen screen = plain_screen(STDERR_FILENO);
+  std::string text = "\n" + render_term(table, screen);
   if (!notes.empty()) text += "\n";
+  for (const std::string& note : notes) text += paragraph(note, screen);
   tell_raw(text);
 }
 
-/// Returns parameters and, for a mixture of experts, active parameters: "30532122624 3353298944".
-std::string parameters_of(const ModelConfig& model) {
-  const std::string all = fmt::format("{}", parameter_count(model));
-  return model.moe ? fmt::format("{} {}", all, active_parameter_count(model)) : all;
-}
-
 void list_models() {
-  TextRows rows = {{"model", "parameters, active", "layers", "width", "ffn", "heads", "kv heads", "head dim",
-                    "vocab", "tied", "QK norm", "GFLOPs per token", "torchtitan"}};
+  const Screen screen = plain_screen(STDOUT_FILENO);
+  Table table;
+  table.columns = {name_column("model")};
+  for (const auto& [title, rank] : std::initializer_list<std::pair<const char*, int>>{
+           {"parameters", kKeyRank}, {"active", kKeyRank - 1}, {"layers", kOrdinaryRank},
+           {"width", kOrdinaryRank - 1}, {"ffn", kOrdinaryRank - 2}, {"heads", kOrdinaryRank - 3},
+           {"kv heads", kOrdinaryRank - 4}, {"head dim", kOrdinaryRank - 5}, {"vocab", kOrdinaryRank - 6},
+           {"tied", kDetailRank + 1}, {"QK norm", kDetailRank}, {"GFLOPs per token", kOrdinaryRank + 1},
+           {"torchtitan", kDetailRank + 2}})
+    table.columns.push_back(number_column(title, rank));
   for (const ModelConfig& m : model_presets())
-    rows.push_back({m.name, parameters_of(m), fmt::format("{}", m.layers), fmt::format("{}", m.width),
-                    fmt::format("{}", m.ffn), fmt::format("{}", m.heads), fmt::format("{}", m.kv_heads),
-                    fmt::format("{}", m.head_dim), fmt::format("{}", m.vocab), m.tied ? "yes" : "no",
-                    m.norms_all_heads()             ? "all heads"
-                    : m.qk_norm                     ? "yes"
-                    : m.block.unit_queries_and_keys ? "no gains"
-                                                    : "no",
-                    gigaflops_per_token(m, FlopConvention::causal),
-                    gigaflops_per_token(m, FlopConvention::torchtitan)});
-  fmt::print("{}", fitted(rows));
-  fmt::print("\n{}", flops_note("GFLOPs"));
+    table.rows.push_back({m.name, fmt::format("{}", parameter_count(m)),
+                          m.moe ? fmt::format("{}", active_parameter_count(m)) : "-",
+                          fmt::format("{}", m.layers), fmt::format("{}", m.width), fmt::format("{}", m.ffn),
+                          fmt::format("{}", m.heads), fmt::format("{}", m.kv_heads),
+                          fmt::format("{}", m.head_dim), fmt::format("{}", m.vocab), m.tied ? "yes" : "no",
+                          m.norms_all_heads()             ? "all heads"
+                          : m.qk_norm                     ? "yes"
+                          : m.block.unit_queries_and_keys ? "no gains"
+                                                          : "no",
+                          gigaflops_per_token(m, FlopConvention::causal),
+                          gigaflops_per_token(m, FlopConvention::torchtitan)});
+  put(render_term(table, screen) + "\n" + flops_note("GFLOPs", screen));
 }
 
 void list_model(const std::string& name_or_path) {
   const ModelConfig m = find_model(name_or_path);
-  TextRows rows;
-  const auto add = [&](const char* what, std::string value) { rows.push_back({what, std::move(value)}); };
+  const Screen screen = plain_screen(STDOUT_FILENO);
+  std::vector<NamedText> rows;
+  const auto add = [&](const char* what, std::string value) { rows.emplace_back(what, std::move(value)); };
   const auto count = [&](const char* what, std::int64_t value) { add(what, fmt::format("{}", value)); };
   add("model", printable(m.name));
   count("parameters", parameter_count(m));
@@ -254,31 +263,31 @@ void list_model(const std::string& name_or_path) {
   if (m.unchunked_positions > 0) count("positions without chunks", m.unchunked_positions);
   if (m.block.temperature_positions > 0) count("positions of the temperature", m.block.temperature_positions);
   if (!m.cuts.empty()) add("cuts", printable(m.cuts));
-  std::string text = aligned(rows, "ll") + "\n" + flops_note("FLOPs");
-  for (const std::string& what : m.not_modelled) text += fmt::format("warning: {}\n", printable(what));
+  std::string text = definitions(rows, screen) + "\n" + flops_note("FLOPs", screen);
+  for (const std::string& what : m.not_modelled) text += paragraph("warning: " + what, screen);
   if (m.not_modelled.empty()) text += "no warnings\n";
   put(text);
 }
 
 void list_devices() {
-  TextRows rows = {{"device", "what", "native", "emulated", "unsupported"}};
+  const Screen screen = plain_screen(STDOUT_FILENO);
+  std::string text;
   const auto add = [&](const std::string& name, const std::string& what, const Device& device) {
-    std::vector<std::string> row = {name, what, "", "", ""};
+    std::vector<NamedText> rows = {{"native", ""}, {"emulated", ""}, {"unsupported", ""}};
     for (const Recipe& recipe : listed_recipes()) {
-      std::string& cell = row[2 + static_cast<int>(gemm_support_of(recipe, device).execution)];
-      cell += (cell.empty() ? "" : " ") + recipe.name;
+      std::string& names = rows[static_cast<std::size_t>(gemm_support_of(recipe, device).execution)].second;
+      names += (names.empty() ? "" : ", ") + recipe.name;
     }
-    for (std::string& cell : row)
-      if (cell.empty()) cell = "-";
-    rows.push_back(row);
+    for (NamedText& row : rows)
+      if (row.second.empty()) row.second = "-";
+    text += (text.empty() ? "" : "\n") + paragraph(name + ": " + what, screen) + definitions(rows, screen);
   };
   add("cpu", "this machine's processor", *make_cpu_device(1));
   const VisibleGpus gpus = find_gpus();
-  for (int ordinal = 0; ordinal < gpus.count; ++ordinal) {
+  for (int ordinal = 0; ordinal < gpus.count; ++ordinal)
     add(fmt::format("{} {}", gpus.device, ordinal), gpu_properties(ordinal).description, *open_gpu(ordinal));
-  }
-  fmt::print("{}", fitted(rows));
-  if (gpus.count == 0) fmt::print("\nno GPU: {}\n", gpus.reason);
+  if (gpus.count == 0) text += '\n' + paragraph("no GPU: " + gpus.reason, screen);
+  put(text);
 }
 
 }  // namespace precbench

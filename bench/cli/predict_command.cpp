@@ -2,6 +2,7 @@
 #include "bench/cli/predict_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -13,7 +14,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "bench/cli/text_table.h"
 #include "bench/predict/own_prediction.h"
 #include "bench/predict/published_prediction.h"
 #include "bench/process/tell.h"
@@ -21,9 +21,9 @@
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "results/record/compressed.h"
-#include "results/record/printable.h"
-#include "results/record/short_text.h"
 #include "results/record/step_time.h"
+#include "results/text/lines.h"
+#include "results/text/table.h"
 
 namespace precbench {
 namespace {
@@ -37,19 +37,39 @@ std::string value_text(double value, bool ratio) {
   return ratio ? fmt::format("{:.3f}x", value) : fmt::format("{:.0f}", value);
 }
 
+/// Returns a table with a first column of names, which narrow terminals keep, and numbers of falling rank.
+Table table_of(const char* name, const std::vector<const char*>& numbers) {
+  Table table;
+  table.columns.push_back(text_column(name, kKeyRank));
+  int rank = kKeyRank - 1;
+  for (const char* title : numbers) table.columns.push_back(number_column(title, rank--));
+  return table;
+}
+
+void print_table(const Table& table) {
+  fmt::print("{}\n", render_term(table, plain_screen(STDOUT_FILENO)));
+}
+
+/// Prints the reasons why points or steps are not predicted, with their number.
+template <class Counts>
+void print_counts(const Counts& reasons) {
+  for (const auto& [reason, count] : reasons)
+    fmt::print("{}", indented_line(fmt::format("{} not: {}", count, reason), plain_screen(STDOUT_FILENO)));
+}
+
 void print_groups(const std::vector<GroupResult>& results) {
-  std::vector<std::vector<std::string>> rows = {
-      {"group", "points", "median error", "floor", "worst", "inside 80% interval", "half-width"}};
+  Table table =
+      table_of("group", {"points", "median error", "floor", "worst", "inside 80% interval", "half-width"});
   for (const GroupResult& r : results) {
     if (r.points == 0) continue;
     const bool ratio = is_ratio(r.group);
-    rows.push_back({name_of(r.group), std::to_string(r.points), relative_text(r.median, ratio),
+    table.rows.push_back({name_of(r.group), std::to_string(r.points), relative_text(r.median, ratio),
                     relative_text(floor_of(r.group), ratio) + (r.met() ? "" : " missed"),
                     relative_text(r.worst, ratio),
                     fmt::format("{} ({:.0f}%)", r.covered, 100.0 * r.covered / r.points),
                     fmt::format("{:.0f}%{}", 100 * r.half_width, r.narrow() ? "" : " missed")});
   }
-  fmt::print("{}\n", aligned(rows, "lrrrrrr"));
+  print_table(table);
 }
 
 /// Prints the judgements that are farthest off, absolute ones and ratios by their relative error.
@@ -58,14 +78,15 @@ void print_worst(std::vector<Judgement> judgements) {
   const auto relative = [](const Judgement& j) { return std::abs(j.predicted / j.published - 1); };
   std::stable_sort(judgements.begin(), judgements.end(),
                    [&](const Judgement& a, const Judgement& b) { return relative(a) > relative(b); });
-  std::vector<std::vector<std::string>> rows = {{"worst", "as", "published", "predicted", "error"}};
+  Table table = table_of("worst", {"as", "published", "predicted", "error"});
+  table.columns[1].left = true;
   for (std::size_t i = 0; i < std::min(kShown, judgements.size()); ++i) {
     const Judgement& j = judgements[i];
     const bool ratio = is_ratio(j.as);
-    rows.push_back({j.id, name_of(j.as), value_text(j.published, ratio), value_text(j.predicted, ratio),
+    table.rows.push_back({j.id, name_of(j.as), value_text(j.published, ratio), value_text(j.predicted, ratio),
                     relative_text(j.error(), ratio)});
   }
-  fmt::print("{}\n", aligned(rows, "llrrr"));
+  print_table(table);
 }
 
 void print_reasons(const std::vector<PointPrediction>& predictions) {
@@ -78,8 +99,7 @@ void print_reasons(const std::vector<PointPrediction>& predictions) {
     }
   fmt::print("{} points, {} predicted\n", predictions.size(),
              predictions.size() - static_cast<std::size_t>(without));
-  for (const auto& [reason, count] : reasons)
-    fmt::print("  {} not: {}\n", count, short_printable(reason, kLongestLine));
+  print_counts(reasons);
 }
 
 nlohmann::ordered_json step_json(const OwnPrediction& step) {
@@ -110,34 +130,33 @@ nlohmann::ordered_json errors_json(const std::vector<OwnErrors>& groups) {
 }
 
 void print_errors(const std::vector<OwnErrors>& groups) {
-  std::vector<std::vector<std::string>> rows = {
-      {"GPU", "GPUs", "steps", "median error", "95% within", "worst", "inside 80% interval"}};
+  Table table = table_of("GPU", {"GPUs", "steps", "median error", "95% within", "worst", "inside 80% interval"});
   for (const OwnErrors& group : groups)
-    rows.push_back(
+    table.rows.push_back(
         {group.gpu,
          (group.gpus ? std::to_string(group.gpus) : "all") + (group.uneven ? ", uneven experts" : ""),
          std::to_string(group.steps), relative_text(group.median, false),
          relative_text(group.within_95, false), relative_text(group.worst, false),
          fmt::format("{} ({:.0f}%)", group.inside,
                      100.0 * static_cast<double>(group.inside) / static_cast<double>(group.steps))});
-  fmt::print("{}\n", aligned(rows, "lrrrrrr"));
+  print_table(table);
 }
 
 void print_worst(std::vector<OwnPrediction> steps) {
   constexpr std::size_t kShown = 5;
   std::stable_sort(steps.begin(), steps.end(),
                    [](const OwnPrediction& a, const OwnPrediction& b) { return a.error() > b.error(); });
-  std::vector<std::vector<std::string>> rows = {
-      {"worst", "recipe", "GPUs", "measured ms", "predicted ms", "error"}};
+  Table table = table_of("worst", {"recipe", "GPUs", "measured ms", "predicted ms", "error"});
+  table.columns[1] = name_column("recipe");
   for (std::size_t i = 0; i < std::min(kShown, steps.size()); ++i) {
     const OwnPrediction& step = steps[i];
-    rows.push_back({step.record->case_fields.value("model", "").get<std::string>(),
+    table.rows.push_back({step.record->case_fields.value("model", "").get<std::string>(),
                     step.record->case_fields.value("recipe", "").get<std::string>(),
                     std::to_string(step.gpus), fmt::format("{:.1f}", step.measured_ms),
                     fmt::format("{:.1f}", step.predicted_ms),
                     fmt::format("{:+.1f}%", 100 * (step.predicted_ms / step.measured_ms - 1))});
   }
-  fmt::print("{}\n", aligned(rows, "llrrrr"));
+  print_table(table);
 }
 
 /// Writes one JSON object per line, if a file is asked for. Returns the exit status.
@@ -157,8 +176,7 @@ int predict_steps(const PredictCommand& command) {
   for (const std::string& problem : set.problems) tell(problem);
   const OwnPredictions predictions = predict_records(set);
   fmt::print("{}, {} predicted\n", plural(set.records.size(), "record"), predictions.steps.size());
-  for (const auto& [reason, count] : predictions.reasons)
-    fmt::print("  {} not: {}\n", count, short_printable(reason, kLongestLine));
+  print_counts(predictions.reasons);
   const std::vector<OwnErrors> groups = errors_by_gpus(predictions.steps);
   if (!groups.empty()) {
     fmt::print("\n");
@@ -167,7 +185,8 @@ int predict_steps(const PredictCommand& command) {
   }
   std::vector<const Record*> measured;
   for (const OwnPrediction& step : predictions.steps) measured.push_back(step.record);
-  for (const std::string& doubt : doubts_of_all(measured)) fmt::print("{}\n", printable(doubt));
+  for (const std::string& doubt : doubts_of_all(measured))
+    fmt::print("{}", paragraph(doubt, plain_screen(STDOUT_FILENO)));
   std::vector<nlohmann::ordered_json> lines;
   for (const OwnPrediction& step : predictions.steps) lines.push_back(step_json(step));
   lines.push_back(errors_json(groups));
@@ -198,9 +217,10 @@ CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
   CLI::App* sub =
       app.add_subcommand("predict", "predicted speed beside published throughput or measured steps");
   sub->footer(
-      "Predicts each step on its machine with the cost model of sweep --dry-run --on, from the rates of steps measured with\n"
-      "precbench. For a record, rates of its own model in its own recipe are left out. Published points set the width of the\n"
-      "intervals and no other number. No GPU is needed.\n"
+      "Predicts each step on its machine with the cost model of sweep --dry-run --on, from the rates of steps measured "
+      "with precbench.\n"
+      "For a record, rates of its own model in its own recipe are left out.\n"
+      "Published points set the width of the intervals and no other number. No GPU is needed.\n"
       "\n"
       "Examples:\n"
       "  precbench predict --published results/published/points.json\n"

@@ -2,6 +2,7 @@
 #include "bench/cli/predictions.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,11 +14,11 @@
 
 #include "bench/case/supported.h"
 #include "bench/cli/fit.h"
-#include "bench/cli/text_table.h"
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/comm/parallel_dims.h"
-#include "results/record/printable.h"
+#include "results/text/lines.h"
+#include "results/text/table.h"
 
 namespace precbench {
 namespace {
@@ -138,43 +139,57 @@ std::vector<std::string> labels_of(const Plan& plan, const CaseLabels& labels) {
 }
 
 void print_speeds(const std::vector<Plan>& grid, const std::vector<CasePrediction>& predictions,
-                  const CaseLabels& labels) {
-  TextRows rows(1);
-  for (const Field* field : labels.fields()) rows[0].push_back(field->name);
-  std::string alignment(rows[0].size(), 'l');
-  for (const char* title :
-       {"GiB/GPU", "fits", "ms/step", "80% interval", "tokens/s", "TFLOP/s/GPU", "over bf16 (80%)"})
-    rows[0].emplace_back(title);
-  alignment.append(rows[0].size() - alignment.size(), 'r');
+                  const CaseLabels& labels, const Screen& screen) {
+  Table table;
+  for (const Field* field : labels.fields()) table.columns.push_back(name_column(field->name));
+  for (const auto& [title, rank] : std::initializer_list<std::pair<const char*, int>>{
+           {"GiB/GPU", kKeyRank - 3}, {"fits", kKeyRank - 2}, {"ms/step", kKeyRank},
+           {"80% interval", kDetailRank + 1}, {"tokens/s", kKeyRank - 4}, {"TFLOP/s per GPU", kDetailRank},
+           {"over bf16 (80%)", kKeyRank - 1}})
+    table.columns.push_back(number_column(title, rank));
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const CasePrediction& p = predictions[i];
     std::vector<std::string> row = labels_of(grid[i], labels);
-    if (!p.failure.empty()) {
-      row.resize(rows[0].size() - 1, "-");
-      row.push_back(p.failure);
-      rows.push_back(std::move(row));
-      continue;
-    }
-    row.insert(row.end(), {gib(p.memory.peak), name_of(p.fit)});
-    if (!p.step) {
-      row.insert(row.end(), {"emulated", "-", "-", "-", "-"});
-    } else {
+    if (p.failure.empty()) row.insert(row.end(), {gib(p.memory.peak), name_of(p.fit)});
+    if (p.failure.empty() && !p.step) row.emplace_back("emulated");
+    if (p.step) {
       const StepEstimate& step = *p.step;
       row.insert(row.end(), {ms_text(1e3 * step.seconds),
                              fmt::format("{}-{}", ms_text(1e3 * step.low()), ms_text(1e3 * step.high())),
                              with_commas(p.tokens_per_s), fmt::format("{:.0f}", p.tflops_per_gpu),
                              p.over_bf16 ? speedup_text(*p.over_bf16) : "-"});
     }
-    rows.push_back(std::move(row));
+    row.resize(table.columns.size(), "-");
+    table.rows.push_back(std::move(row));
   }
-  fmt::print("{}", aligned(rows, alignment));
+  fmt::print("{}", render_term(table, screen));
+  for (std::size_t i = 0; i < grid.size(); ++i)
+    if (!predictions[i].failure.empty())
+      fmt::print("{}", paragraph(fmt::format("{}: {}", labels.of(grid[i]), predictions[i].failure), screen));
 }
 
 constexpr const char* kBorrowed = "borrowed";
 
+/// Returns the rank of a column of times: the shorter the time, the earlier a narrow terminal leaves it out. The
+/// share of borrowed rates stays.
+int rank_among(const std::vector<std::string>& columns, const std::string& column,
+               const std::vector<std::map<std::string, double>>& cells) {
+  const auto longest = [&](const std::string& name) {
+    double most = 0;
+    for (const auto& row : cells)
+      if (const auto cell = row.find(name); cell != row.end()) most = std::max(most, cell->second);
+    return most;
+  };
+  if (column == kBorrowed) return kKeyRank;
+  const auto shorter = std::count_if(columns.begin(), columns.end(), [&](const std::string& other) {
+    return longest(other) < longest(column);
+  });
+  return kDetailRank + std::min(static_cast<int>(shorter), kOrdinaryRank - 1);
+}
+
 /// Prints where the time of a step goes, a column for each class and axis that any case has.
 void print_times(const std::vector<Plan>& grid, const std::vector<CasePrediction>& predictions,
-                 const CaseLabels& labels) {
+                 const CaseLabels& labels, const Screen& screen) {
   std::set<std::pair<int, std::string>> known;  // by place, which is the order of the parts of a step
   std::vector<std::map<std::string, double>> cells(grid.size());
   const auto add = [&](std::size_t i, int place, const std::string& column, double value) {
@@ -196,14 +211,13 @@ void print_times(const std::vector<Plan>& grid, const std::vector<CasePrediction
   std::vector<std::string> columns;
   for (const auto& [place, column] : known) columns.push_back(column);
   if (columns.empty()) return;
-  TextRows rows(1);
-  for (const Field* field : labels.fields()) rows[0].push_back(field->name);
-  std::string alignment(rows[0].size(), 'l');
-  for (std::string column : columns) {
-    std::replace(column.begin(), column.end(), '_', ' ');
-    rows[0].push_back(std::move(column));
+  Table table;
+  for (const Field* field : labels.fields()) table.columns.push_back(name_column(field->name));
+  for (const std::string& column : columns) {
+    std::string title = column;
+    std::replace(title.begin(), title.end(), '_', ' ');
+    table.columns.push_back(number_column(std::move(title), rank_among(columns, column, cells)));
   }
-  alignment.append(columns.size(), 'r');
   for (std::size_t i = 0; i < grid.size(); ++i) {
     if (!predictions[i].step) continue;
     std::vector<std::string> row = labels_of(grid[i], labels);
@@ -213,9 +227,9 @@ void print_times(const std::vector<Plan>& grid, const std::vector<CasePrediction
                     : column == kBorrowed  ? fmt::format("{:.0f}%", cell->second)
                                            : ms_text(cell->second));
     }
-    rows.push_back(std::move(row));
+    table.rows.push_back(std::move(row));
   }
-  fmt::print("\nms of a step, by class of operation\n{}", aligned(rows, alignment));
+  fmt::print("\nms of a step, by class of operation\n{}", render_term(table, screen));
 }
 
 }  // namespace
@@ -256,21 +270,28 @@ Json predictions_json(const std::vector<Plan>& grid, const std::vector<CasePredi
   return json;
 }
 
-void print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json) {
+bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json) {
   const std::vector<CasePrediction> predictions = predict_grid(grid, model);
+  const bool any_runs = std::any_of(predictions.begin(), predictions.end(),
+                                    [](const CasePrediction& p) { return p.failure.empty(); });
   if (json) {
     fmt::print("{}\n",
                predictions_json(grid, predictions, model).dump(2, ' ', true, Json::error_handler_t::replace));
-    return;
+    return any_runs;
   }
   const CaseLabels labels(grid);
-  print_speeds(grid, predictions, labels);
-  print_times(grid, predictions, labels);
+  const Screen screen = plain_screen(STDOUT_FILENO);
+  print_speeds(grid, predictions, labels, screen);
+  print_times(grid, predictions, labels, screen);
   const MemoryLimit limit = memory_limit_of(model.machine());
-  fmt::print(
-      "{}; predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and libraries; rates {} {}\n",
-      count_cases(grid.size()), printable(limit.name), gib(limit.bytes), printable(limit.source),
-      kContextBytes >> 30, model.borrowed() ? "borrowed from" : "measured on", model.rates().machine);
+  fmt::print("{}",
+             paragraph(fmt::format("{}; predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and "
+                                   "libraries; rates {} {}",
+                                   count_cases(grid.size()), limit.name, gib(limit.bytes), limit.source,
+                                   kContextBytes >> 30, model.borrowed() ? "borrowed from" : "measured on",
+                                   model.rates().machine),
+                       screen));
+  return any_runs;
 }
 
 }  // namespace precbench

@@ -40,7 +40,8 @@ nlohmann::ordered_json predictions_json(const std::vector<Plan>& grid,
                                         const std::vector<CasePrediction>& predictions,
                                         const CostModel& model);
 
-/// Prints the predictions as two tables, speeds and where the time goes, or as JSON.
-void print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json);
+/// Prints the predictions as two tables, speeds and where the time goes, or as JSON. Returns false if no case
+/// can run.
+bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json);
 
 }  // namespace precbench

@@ -93,8 +93,9 @@ TEST_CASE("sweep: --on is refused without --dry-run, beside --gpu, and for an un
   command.on = "h2000";
   CHECK_THROWS_WITH(sweep(command), Catch::Matchers::StartsWith("--on: no machine \"h2000\""));
   command.on.clear();
+  command.dry_run = false;
   command.json = true;
-  CHECK_THROWS_WITH(sweep(command), "--json: needs --dry-run --on MACHINE");
+  CHECK_THROWS_WITH(sweep(command), "--json: needs --dry-run; the records of a sweep are JSON already");
 }
 
 }  // namespace

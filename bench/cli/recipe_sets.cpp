@@ -7,6 +7,7 @@
 
 #include "bench/machine/verification.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/near_words.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
 
@@ -70,9 +71,9 @@ const std::vector<RecipeSet>& recipe_sets() {
 std::optional<std::vector<std::string>> recipes_in(const std::string& word) {
   const auto& sets = recipe_sets();
   const auto set =
-      std::find_if(sets.begin(), sets.end(), [&](const RecipeSet& one) { return word == one.name; });
+      std::find_if(sets.begin(), sets.end(), [&](const RecipeSet& one) { return equal_but_for_case(word, one.name); });
   if (set == sets.end()) return std::nullopt;
-  if (!set->has) return std::vector<std::string>{word};
+  if (!set->has) return std::vector<std::string>{set->name};
   std::vector<std::string> names;
   for (const Recipe& recipe : listed_recipes())
     if (set->has(recipe)) names.push_back(recipe.name);

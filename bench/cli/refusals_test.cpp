@@ -10,6 +10,7 @@
 #include "bench/cli/cli_testing.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -42,12 +43,80 @@ TEST_CASE("bad input: one line and exit status 2", "[cli]") {
   CHECK(refused("sweep --device cpu --recipe bf16,mxfp9").find("mxfp8") != std::string::npos);
   CHECK(refused("sweep --device cpu --model tinny").find("tiny") != std::string::npos);
   CHECK(refused("sweep --device cpu --timeout -1") == "precbench: --timeout: must not be negative");
-  CHECK(refused("sweep --timeout abc") == "precbench: --timeout: \"abc\" is not a number of seconds");
+  CHECK(refused("sweep --timeout abc") == "precbench: --timeout: \"abc\" is not a number of seconds, such as 90, 10s, 30m or 2h");
   CHECK(refused("sweep --config none.toml") == "precbench: --config: none.toml: no such file");
   CHECK(refused("sweep --device cpu --data none.txt").find("none.txt") != std::string::npos);
   CHECK(refused("run --device cpu --data none.txt").find("none.txt") != std::string::npos);
   CHECK(refused("sweep --device cpu --out /dev/null/x") ==
         "precbench: --out: cannot make /dev/null/x: Not a directory");
+}
+
+TEST_CASE("bad input: words of other programs lead to what is meant here", "[cli][hint]") {
+  const auto hint = [](const std::string& arguments) {
+    const std::string line = refused(arguments);
+    INFO(line);
+    CHECK(line.size() < 400);
+    return line;
+  };
+  const std::string dry = "sweep --dry-run --device cpu ",
+                    only_predicted = "tensor and pipeline parallelism are only predicted, by precbench predict";
+  CHECK(contains(hint(dry + "--recipe float8"), "did you mean tensorwise, or the set fp8?"));
+  CHECK(contains(hint(dry + "--recipe nosuch"), "; precbench list recipes has all"));
+  CHECK(contains(hint(dry + "--model nosuch"), "; precbench list models has all"));
+  CHECK(contains(hint(dry + "--parallel fdsp"), "did you mean fsdp?"));
+  CHECK(contains(hint(dry + "--parallel FSDP"), "did you mean fsdp?"));
+  for (const char* flag : {"--tp 2", "--pp 2", "--tensor 2", "--pipeline 8", "--parallel tp"})
+    CHECK(contains(hint(dry + flag), only_predicted));
+  CHECK(contains(hint("sweep --dry-run --device gpu"), "did you mean cuda?"));
+  CHECK(contains(hint("study --trunks 1"), "trunks is a key of [ladder] or [trunk] in the file of --config"));
+  CHECK(contains(hint("study --margin 0.1"), "margin is a key of [verdict] in the file of --config"));
+  CHECK(hint("list devices --device cuda") == "precbench: unknown flag --device; see --help");
+  CHECK(hint("version") == "precbench: unknown command version; did you mean --version?");
+  CHECK(precbench_says("-V").text == precbench_says("--version").text);
+  CHECK(hint("sweep --recipe") == "precbench: --recipe: needs a value; see --help");
+  CHECK(hint("sweep --out") == "precbench: --out: needs a value; see --help");
+  CHECK(contains(hint("advise --model tiny --lora 16"), "--lora"));
+  CHECK(contains(hint("sweep --batch-size 4"), "did you mean --batch?"));
+}
+
+TEST_CASE("recipes and sets: any letter case", "[cli][hint]") {
+  const std::string dry = "sweep --dry-run --device cpu --json --recipe ";
+  CHECK(precbench_says(dry + "FP8").text == precbench_says(dry + "fp8").text);
+  CHECK(precbench_says(dry + "BF16,MXFP8").text == precbench_says(dry + "bf16,mxfp8").text);
+}
+
+TEST_CASE("numbers: exponents are read, suffixes answered with what to write", "[cli][hint]") {
+  const std::string dry = "sweep --dry-run --device cpu --json ";
+  CHECK(precbench_says(dry + "--seq 1e2").text == precbench_says(dry + "--seq 100").text);
+  CHECK(precbench_says(dry + "--steps 1e3 --seq 1e2-4e2*2").text ==
+        precbench_says(dry + "--steps 1000 --seq 100-400*2").text);
+  CHECK(precbench_says(dry + "--time-limit 2m").text == precbench_says(dry + "--time-limit 120").text);
+  CHECK(precbench_says(dry + "--time-limit 10s --timeout 1h").status == 0);
+  CHECK(refused(dry + "--seq 8k") == "precbench: --seq: \"8k\" is not a whole number; write 8192 or 8000");
+  CHECK(refused(dry + "--seq 1.5k") == "precbench: --seq: \"1.5k\" is not a whole number; write 1536 or 1500");
+  CHECK(refused(dry + "--steps 1M") ==
+        "precbench: --steps: \"1M\" is not a whole number or auto; write 1048576 or 1000000");
+  CHECK(contains(refused(dry + "--steps 2000 --checkpoint-at 1k"), "; write 1024 or 1000"));
+  CHECK(contains(refused(dry + "--time-limit 10x"), "is not a number of seconds, such as 90, 10s or 2m"));
+  const TempDirectory directory;
+  const auto file = [&](const std::string& text) {
+    return dry + "--config " + directory.write("sweep.toml", text);
+  };
+  CHECK(precbench_says(file("seq = \"1e2\"\ntime_limit = \"2m\"\n")).text ==
+        precbench_says(dry + "--seq 100 --time-limit 120").text);
+  CHECK(precbench_says(file("seq = 1e2\n")).text == precbench_says(dry + "--seq 100").text);
+  CHECK(contains(refused(file("seq = \"8k\"\n")), "\"8k\" is not a whole number; write 8192 or 8000"));
+  CHECK(contains(refused("study --dry-run --device cpu --recipe mxfp8 --config " +
+                         directory.write("study.toml", "[trunk]\ntrunks = \"2k\"\n")),
+                 "; write 2048 or 2000"));
+}
+
+TEST_CASE("sweep --dry-run: fails if no case can run", "[cli][hint]") {
+  const std::string nothing = "sweep --dry-run --device cpu --gpus 2 --parallel fsdp --recipe rowwise --gather fp8 ";
+  const Answer answer = precbench_says(nothing);
+  INFO(answer.text);
+  CHECK(answer.status != 0);
+  CHECK(precbench_says("sweep --dry-run --on h200 --model tiny --recipe bf16").status == 0);
 }
 
 TEST_CASE("error messages: file names cannot inject GitHub Actions commands", "[cli]") {

@@ -3,6 +3,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "kernels/base/plural.h"
 #include "kernels/checks/check_collectives.h"
 #include "kernels/device/devices.h"
+#include "results/text/lines.h"
 
 namespace precbench {
 namespace {
@@ -158,8 +160,9 @@ Diagnosis examine(const DoctorCommand& command, const MachineFacts& facts,
 std::string text_of(const checks::Findings& findings) {
   std::string text;
   for (const checks::Finding& finding : findings)
-    text += fmt::format("{:<8} {}; {}: {}\n", finding.agrees ? "ok" : "FAIL", finding.path, finding.what,
-                        finding.measured);
+    text += paragraph(fmt::format("{:<8} {}; {}: {}", finding.agrees ? "ok" : "FAIL", finding.path,
+                                  finding.what, finding.measured),
+                      plain_screen(STDOUT_FILENO), "         ");
   return text;
 }
 
@@ -270,11 +273,11 @@ int doctor(const DoctorCommand& command) {
   if (!command.run) {
     const HealthLines verified = lines_of(kept, facts);
     lines.insert(lines.end(), verified.begin(), verified.end());
-    print(command.share ? share_text(facts, lines, kept) : to_text(lines));
+    print(command.share ? share_text(facts, lines, kept) : to_text(lines, plain_screen(STDOUT_FILENO)));
     return has_failure(lines) ? kDoctorDisagrees : kDoctorAgrees;
   }
   const std::vector<Patient> patients = patients_of(command, facts);
-  if (!command.share) print(to_text(lines));
+  if (!command.share) print(to_text(lines, plain_screen(STDOUT_FILENO)));
   const Diagnosis diagnosis = examine(command, facts, patients);
   if (command.verbose) print(text_of(diagnosis.findings));
   HealthLines judged = diagnosis.lines;
@@ -284,7 +287,7 @@ int doctor(const DoctorCommand& command) {
     lines.insert(lines.end(), judged.begin(), judged.end());
     print(share_text(facts, lines, diagnosis.verifications));
   } else {
-    print(to_text(judged));
+    print(to_text(judged, plain_screen(STDOUT_FILENO)));
   }
   return !diagnosis.complete ? kDoctorUnjudged : failed ? kDoctorDisagrees : kDoctorAgrees;
 }

@@ -43,7 +43,7 @@ std::set<std::string> wrong_paths(const Verification& verification) {
   return wrong;
 }
 
-std::string text_of(const HealthLines& lines) { return to_text(lines); }
+std::string text_of(const HealthLines& lines) { return to_text(lines, {400, true}); }
 
 }  // namespace
 

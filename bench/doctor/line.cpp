@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "results/text/lines.h"
+#include "results/text/table.h"
+
 namespace precbench {
 
 const char* name_of(Health health) {
@@ -12,15 +15,20 @@ const char* name_of(Health health) {
   return kNames[static_cast<int>(health)];
 }
 
-std::string to_text(const HealthLine& line, std::size_t width) {
-  return fmt::format("{:<8} {:<{}}  {}\n", name_of(line.health), line.subject, width, line.text);
-}
-
-std::string to_text(const HealthLines& lines) {
+std::string to_text(const HealthLines& lines, const Screen& screen) {
+  constexpr std::size_t kHealth = 9;  // longest name and a space
   std::size_t width = 0;
-  for (const HealthLine& line : lines) width = std::max(width, line.subject.size());
+  for (const HealthLine& line : lines) width = std::max(width, width_of(printable(line.subject)));
+  const std::size_t column = std::min(kHealth + width + 2, screen.width / 2);
+  const std::string margin(column, ' ');
   std::string text;
-  for (const HealthLine& line : lines) text += to_text(line, width);
+  for (const HealthLine& line : lines) {
+    const std::string start =
+        fmt::format("{:<{}}{}", name_of(line.health), kHealth, printable(line.subject));
+    const bool beside = width_of(start) + 2 <= column;
+    text += beside ? padded(start, column, true) : start + '\n' + margin;
+    text += hanging(printable(line.text), column, screen) + '\n';
+  }
   return text;
 }
 

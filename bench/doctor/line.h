@@ -1,8 +1,11 @@
 // One line of the doctor's answer.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
+
+#include "results/text/screen.h"
 
 namespace precbench {
 
@@ -17,9 +20,7 @@ struct HealthLine {
 };
 using HealthLines = std::vector<HealthLine>;
 
-/// Returns "FAIL     GPU 0 ECC  text", subjects aligned at `width`.
-std::string to_text(const HealthLine& line, std::size_t width);
-/// Returns all lines, with aligned subjects.
-std::string to_text(const HealthLines& lines);
+/// Returns "FAIL     GPU 0 ECC  text" for each line, with aligned subjects and wrapped texts.
+std::string to_text(const HealthLines& lines, const Screen& screen);
 
 }  // namespace precbench

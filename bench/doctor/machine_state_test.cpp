@@ -46,7 +46,7 @@ HealthLine line_of(const MachineFacts& facts, const std::string& subject) {
 }
 
 bool says(const HealthLine& line, Health health, const std::string& part) {
-  INFO(to_text(line, 0));
+  INFO(line.text);
   CHECK(line.health == health);
   return line.text.find(part) != std::string::npos;
 }
@@ -57,10 +57,10 @@ TEST_CASE("judge_machine: a healthy machine has only ok lines", "[doctor]") {
   const HealthLines lines = judge_machine(healthy());
   CHECK(lines.size() == 15);
   for (const HealthLine& line : lines) {
-    INFO(to_text(line, 0));
+    INFO(line.text);
     CHECK(line.health == Health::ok);
   }
-  const std::string text = to_text(lines);
+  const std::string text = to_text(lines, {200, true});
   CHECK(text.find("ok       GPU 0 code         compiled for 9.0") != std::string::npos);
 }
 

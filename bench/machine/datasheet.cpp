@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bench/machine/machine.h"
+#include "bench/machine/machine_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
 
@@ -34,14 +35,6 @@ DatasheetRates rates_of(const Machine& machine) {
           machine.memory_gb_per_s, machine.source,     machine.memory_gb};
 }
 
-/// Returns the presets that a driver can report.
-std::vector<const Machine*> named_machines() {
-  std::vector<const Machine*> named;
-  for (const Machine& machine : machine_presets())
-    if (!machine.driver_name.empty()) named.push_back(&machine);
-  return named;
-}
-
 }  // namespace
 
 std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
@@ -50,16 +43,15 @@ std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
 }
 
 DatasheetGpu find_datasheet_gpu(const std::string& words) {
-  for (const Machine* machine : named_machines())
-    if (has_words(machine->driver_name, words))
-      return {machine->driver_name, machine->memory_gb, usable_bytes(*machine)};
+  if (const Machine* machine = find_preset_machine(words))
+    return {gpu_name_of(*machine), machine->memory_gb, usable_bytes(*machine)};
   throw InvalidInput(fmt::format("--gpu: no data sheet of \"{}\"; known: {}, by any of their words", words,
                                  fmt::join(datasheet_names(), ", ")));
 }
 
 std::vector<std::string> datasheet_names() {
   std::vector<std::string> names;
-  for (const Machine* machine : named_machines()) names.push_back(machine->driver_name);
+  for (const Machine& machine : machine_presets()) names.push_back(gpu_name_of(machine));
   return names;
 }
 

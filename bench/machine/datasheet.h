@@ -26,12 +26,12 @@ std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name);
 
 /// A GPU of a machine file and the memory that a program can count on.
 struct DatasheetGpu {
-  std::string name;        ///< as the driver reports it
+  std::string name;        ///< as the driver reports it, or the machine file's where that is not known
   double memory_gb = 0;    ///< as the data sheet says it
   std::int64_t bytes = 0;  ///< usable_bytes() of the machine
 };
 
-/// Finds a GPU by words of its name in any letter case: "h100", "H100 PCIe", "a100-40gb", "rtx4090". Of
+/// Finds a GPU by words of its name or its machine file's in any letter case: "h100", "H100 PCIe", "rtx4090", "mi300x". Of
 /// several the first, which is the most common board. Throws InvalidInput with the known names.
 DatasheetGpu find_datasheet_gpu(const std::string& words);
 /// Returns the names of all GPUs that have a machine file.

@@ -44,6 +44,10 @@ TEST_CASE("find_datasheet_gpu: any words of a name find the most common board", 
   CHECK(name_of("a100-40gb") == "NVIDIA A100-SXM4-40GB");
   CHECK(name_of("rtx4090") == "NVIDIA GeForce RTX 4090");
   CHECK(name_of("l4") == "NVIDIA L4");
+  // So do names of machine files, also where the driver's name is not known.
+  CHECK(name_of("mi300x") == "mi300x");
+  CHECK(name_of("5060") == name_of("rtx-5060-ti"));
+  CHECK(name_of("h100-pcie") == "NVIDIA H100 PCIe");
   for (const char* unknown : {"h1000", "", "-", "h100 nvlink"})
     CHECK(contains(refusal_of([&] { find_datasheet_gpu(unknown); }), "--gpu: no data sheet of \""));
 }

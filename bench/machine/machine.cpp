@@ -1,5 +1,6 @@
 // Reads machine files. See machine.h.
 #include "bench/machine/machine.h"
+#include "bench/machine/machine_names.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -277,24 +278,35 @@ const std::vector<Machine>& machine_presets() {
   return presets;
 }
 
+const Machine* find_preset_machine(const std::string& words) {
+  const std::vector<Machine>& presets = machine_presets();
+  const auto first = [&](const auto& matches) -> const Machine* {
+    const auto found = std::find_if(presets.begin(), presets.end(), matches);
+    return found == presets.end() ? nullptr : &*found;
+  };
+  if (const Machine* machine = first([&](const Machine& one) { return is_called(one, words); })) return machine;
+  if (const Machine* machine = first([&](const Machine& one) { return has_words(one.driver_name, words); }))
+    return machine;
+  return first([&](const Machine& one) { return has_words(one.name, words); });
+}
+
 Machine find_machine(const std::string& name_or_path, const std::string& flag) {
   if (name_or_path.ends_with(".json")) return machine_of_file(name_or_path, flag);
+  if (const Machine* machine = find_preset_machine(name_or_path)) return *machine;
   std::vector<std::string> names;
-  for (const Machine& machine : machine_presets()) {
-    if (is_called(machine, name_or_path)) return machine;
-    names.push_back(machine.name);
-  }
-  for (const Machine& machine : machine_presets())
-    if (has_words(machine.driver_name, name_or_path)) return machine;
+  for (const Machine& machine : machine_presets()) names.push_back(machine.name);
   throw InvalidInput(fmt::format("{}: no machine \"{}\"; known: {}, or a file.json", flag, name_or_path,
                                  fmt::join(names, ", ")));
 }
 
-const Machine* find_machine_of_gpu(const std::string& driver_name) {
-  if (driver_name.empty()) return nullptr;  // of presets whose driver name is unknown
+const std::string& gpu_name_of(const Machine& machine) {
+  return machine.driver_name.empty() ? machine.name : machine.driver_name;
+}
+
+const Machine* find_machine_of_gpu(const std::string& name) {
   const std::vector<Machine>& presets = machine_presets();
   const auto machine = std::find_if(presets.begin(), presets.end(),
-                                    [&](const Machine& one) { return one.driver_name == driver_name; });
+                                    [&](const Machine& one) { return gpu_name_of(one) == name; });
   return machine == presets.end() ? nullptr : &*machine;
 }
 

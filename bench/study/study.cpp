@@ -2,12 +2,14 @@
 #include "bench/study/study.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "bench/case/supported.h"
@@ -15,7 +17,6 @@
 #include "bench/cli/cli.h"
 #include "bench/cli/config_file.h"
 #include "bench/cli/recipe_sets.h"
-#include "bench/cli/text_table.h"
 #include "bench/cli/unused_options.h"
 #include "bench/machine/datasheet.h"
 #include "bench/machine/environment.h"
@@ -43,6 +44,8 @@
 #include "results/record/printable.h"
 #include "results/record/record_file.h"
 #include "results/record/study_place.h"
+#include "results/text/lines.h"
+#include "results/text/table.h"
 
 namespace precbench {
 namespace {
@@ -148,21 +151,30 @@ Concurrency concurrency_for(const std::vector<Plan>& plans, int wanted) {
 }
 
 /// Prints the number of sensitivity cells of each case.
-void print_cells(const std::vector<StudyCase>& cases) {
+void print_cells(const std::vector<StudyCase>& cases, const Screen& screen) {
   for (const StudyCase& one : cases)
     if (const std::size_t cells = cells_of(one.fields); cells > 0)
-      fmt::print("{}\n",
-                 printable(fmt::format(
-                     "sensitivity of {} on {}, trunk {} at age {}: at most {} cells, {} of {} tokens each",
-                     one.fields.recipe, one.fields.model, one.place.trunk, one.place.age, cells,
-                     fmt::format("{} {}", one.fields.fidelity_batches,
-                                 one.fields.fidelity_batches == 1 ? "batch" : "batches"),
-                     one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus)));
+      fmt::print("{}",
+                 paragraph(fmt::format(
+                               "sensitivity of {} on {}, trunk {} at age {}: at most {} cells, {} of {} tokens each",
+                               one.fields.recipe, one.fields.model, one.place.trunk, one.place.age, cells,
+                               fmt::format("{} {}", one.fields.fidelity_batches,
+                                           one.fields.fidelity_batches == 1 ? "batch" : "batches"),
+                               one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus),
+                           screen));
 }
 
-/// Prints the cost of each part of the study and of all. `pace`: null without an estimate of the time.
-void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace,
-                const Concurrency& concurrency, const std::string& head) {
+/// Part of a study, or all of it, and its cost.
+struct PlannedPart {
+  std::string words;
+  std::size_t cases = 0;
+  std::int64_t steps = 0;
+  std::optional<double> seconds;  ///< null without an estimate of the time
+};
+
+/// Returns the cost of each part of the study and, last, of all. `pace`: null without an estimate of the time.
+std::vector<PlannedPart> parts_of(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace,
+                                  const Concurrency& concurrency) {
   static const std::map<StudyPart, const char*> kWords = {
       {StudyPart::trunk, "trunks, BF16"},
       {StudyPart::fork, "forks"},
@@ -171,26 +183,52 @@ void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPa
       {StudyPart::exponent_bits, "ladder of exponent bits"},
       {StudyPart::batch, "ladder of batches"},
       {StudyPart::sensitivity, "sensitivity, in single steps"}};
-  fmt::print("{}\n", printable(head));
-  TextRows rows = {{"part", "cases", "steps"}};
-  if (pace) rows.front().push_back("about");
-  const auto line = [&](const std::string& words, const std::vector<StudyCase>& part) {
-    std::int64_t steps = 0;
-    for (const StudyCase& one : part) steps += one.fields.steps;
-    rows.push_back({words, std::to_string(part.size()), std::to_string(steps)});
+  std::vector<PlannedPart> parts;
+  const auto add = [&](const std::string& words, const std::vector<StudyCase>& part) {
+    PlannedPart planned{words, part.size(), 0, {}};
+    for (const StudyCase& one : part) planned.steps += one.fields.steps;
     if (pace)
-      rows.back().push_back(describe_seconds(
-          pace->seconds(part, concurrency.at_once, concurrency.on_gpu ? concurrency.gpus : 0)));
+      planned.seconds = pace->seconds(part, concurrency.at_once, concurrency.on_gpu ? concurrency.gpus : 0);
+    parts.push_back(std::move(planned));
   };
   for (const auto& [part, words] : kWords) {
     std::vector<StudyCase> of_part;
     std::copy_if(cases.begin(), cases.end(), std::back_inserter(of_part),
                  [p = part](const StudyCase& one) { return one.place.part == p; });
-    if (!of_part.empty()) line(words, of_part);
+    if (!of_part.empty()) add(words, of_part);
   }
-  line("all", cases);
-  fmt::print("{}", aligned(rows, pace ? "lrrr" : "lrr"));
-  print_cells(cases);
+  add("all", cases);
+  return parts;
+}
+
+/// Prints the cost of each part of the study and of all.
+void print_plan(const std::vector<StudyCase>& cases, const std::vector<PlannedPart>& parts,
+                const std::string& head) {
+  const Screen screen = plain_screen(STDOUT_FILENO);
+  const bool timed = parts.back().seconds.has_value();
+  fmt::print("{}", paragraph(head, screen));
+  Table table;
+  table.columns = {text_column("part", kKeyRank), number_column("cases"), number_column("steps")};
+  if (timed) table.columns.push_back(number_column("about", kKeyRank));
+  for (const PlannedPart& part : parts) {
+    table.rows.push_back({part.words, std::to_string(part.cases), std::to_string(part.steps)});
+    if (timed) table.rows.back().push_back(describe_seconds(*part.seconds));
+  }
+  fmt::print("{}", render_term(table, screen));
+  print_cells(cases, screen);
+}
+
+/// Prints the plan as JSON.
+void print_plan_json(const std::vector<PlannedPart>& parts, const Concurrency& concurrency,
+                     const std::string& head) {
+  using Json = nlohmann::ordered_json;
+  Json json = {{"plan", head}, {"at_once", concurrency.at_once}, {"parts", Json::array()}};
+  for (const PlannedPart& part : parts)
+    json["parts"].push_back({{"part", part.words},
+                             {"cases", part.cases},
+                             {"steps", part.steps},
+                             {"seconds", part.seconds ? Json(*part.seconds) : Json()}});
+  fmt::print("{}\n", json.dump(2, ' ', true, Json::error_handler_t::replace));
 }
 
 /// Returns a list such as "50, 100 or 200".
@@ -364,6 +402,7 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
                    .dry_run = "plan with an estimated duration, from a few timed steps; no case runs",
                    .at_once = "concurrent cases (default as many as fit)",
                    .default_of = default_of_study});
+  sub->add_flag("--json", command.json, "plan of --dry-run as JSON")->group("Study");
   sub->add_flag("--sensitivity-only", command.sensitivity_only,
                 "trunks and sensitivity cells without forks (with --sensitivity)")
       ->group("Study");
@@ -371,6 +410,8 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
 }
 
 int study(const StudyCommand& command) {
+  if (command.json && !command.dry_run)
+    throw InvalidInput("--json: needs --dry-run; precbench report --format json has the results");
   const std::string out = *command.out;
   const StudySettings settings = settings_of(command);
   check_data(settings);
@@ -405,7 +446,9 @@ int study(const StudyCommand& command) {
   tell_model_warnings(trunks);
   const std::optional<StudyPace> pace =
       command.dry_run ? estimate_pace(options.child, models.front()) : std::nullopt;
-  print_plan(all, pace, concurrency, head_of(settings, trunks, concurrency, out));
+  const std::vector<PlannedPart> parts = parts_of(all, pace, concurrency);
+  const std::string head = head_of(settings, trunks, concurrency, out);
+  command.json ? print_plan_json(parts, concurrency, head) : print_plan(all, parts, head);
   if (command.dry_run) return kSweepDone;
 
   check_files(trunks);

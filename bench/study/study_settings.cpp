@@ -17,6 +17,8 @@
 #include "bench/study/defaults_text.h"
 #include "bench/study/token_count.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/near_words.h"
+#include "kernels/base/parse_count.h"
 #include "kernels/base/parse_number.h"
 #include "kernels/base/standard_input.h"
 #include "kernels/numerics/recipe.h"
@@ -31,9 +33,17 @@ constexpr std::int64_t kMost = 1'000'000'000;
 /// Parses a number. Throws InvalidInput unless it is in [low, high].
 template <class T>
 T number_in(const std::string& word, T low, T high) {
-  const auto value = parse_number<T>(word);
-  if (!value)
-    throw InvalidInput(fmt::format("\"{}\" is not a {}number", word, std::is_integral_v<T> ? "whole " : ""));
+  const auto value = [&] {
+    if constexpr (std::is_integral_v<T>)
+      return parse_whole(word);
+    else
+      return parse_number<T>(word);
+  }();
+  if (!value) {
+    const auto plain = plain_forms(word);
+    throw InvalidInput(fmt::format("\"{}\" is not a {}number{}", word, std::is_integral_v<T> ? "whole " : "",
+                                   plain ? fmt::format("; write {}", *plain) : ""));
+  }
   if (!(*value >= low && *value <= high))
     throw InvalidInput(fmt::format("{} is not in [{}, {}]", word, low, high));
   return *value;
@@ -290,6 +300,17 @@ StudySettings default_study(const StudyKind& kind) {
 
 void read_study_file(const std::string& path, StudySettings& settings) {
   read_study(name_of_input(path), config_text(path), settings);
+}
+
+std::string study_flag_hint(const std::string& command, const std::string& flag) {
+  if (command != "study") return "";
+  std::string key = flag;
+  std::replace(key.begin(), key.end(), '-', '_');
+  std::vector<std::string> sections;
+  for (const auto& [section, keys] : study_keys())
+    if (keys.contains(key)) sections.push_back(fmt::format("[{}]", section));
+  if (sections.empty()) return "";
+  return fmt::format("{} is a key of {} in the file of --config", key, joined_with_or(sections));
 }
 
 }  // namespace precbench

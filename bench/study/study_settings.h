@@ -80,4 +80,8 @@ void check_study_field(const std::string& name);
 /// only models and recipes may be several.
 void check_study_words(const Field& field, const std::vector<std::string>& words);
 
+/// Returns where a study is told what looks like this flag, given without its dashes: "trunks is a key of [trunk] in
+/// the file of --config". Empty for other commands than study, and if it is no key of a study file.
+std::string study_flag_hint(const std::string& command, const std::string& flag);
+
 }  // namespace precbench

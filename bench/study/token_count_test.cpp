@@ -17,9 +17,9 @@ TEST_CASE("parse_token_count: plain numbers and exponents and suffixes", "[study
 }
 
 TEST_CASE("parse_token_count: other text and numbers out of range are refused", "[study]") {
-  for (const char* text : {"", "T", "2TB", "two", "2 T", "1e9x", "-"})
+  for (const char* text : {"", "T", "2TB", "two", "2 T", "1e9x", "-", "0.1", "1e300", "nan", "inf"})
     CHECK(refusal_of([&] { parse_token_count(text); }) ==
           "\"" + std::string(text) + "\" is not a number of tokens, such as 300B, 2T or 1.5e9");
-  for (const char* text : {"0", "-2T", "0.1", "1e300", "9001T", "nan", "inf"})
+  for (const char* text : {"0", "-2T", "9001T"})
     CHECK(refusal_of([&] { parse_token_count(text); }) == std::string(text) + " is not in [1, 9e+15]");
 }

@@ -16,6 +16,7 @@
 #include <cctype>
 
 #include "kernels/base/description.h"
+#include "kernels/base/near_words.h"
 #include "kernels/base/standard_input.h"
 #include "kernels/base/untrusted_input.h"
 #include "kernels/numerics/recipe_json_read.h"
@@ -227,14 +228,31 @@ json recipe_to_json(const Recipe& recipe) {
   return object;
 }
 
+namespace {
+
+/// Returns what to write in place of an unknown name. Other programs call the recipes after their formats.
+std::string recipe_hint(const std::string& word, const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  for (const char* format : {"float8", "f8", "e4m3", "fp8_e4m3", "float8_e4m3fn", "hybrid"})
+    if (equal_but_for_case(word, format)) return "did you mean tensorwise, or the set fp8?";
+  for (const char* format : {"float4", "f4", "e2m1", "float4_e2m1fn_x2"})
+    if (equal_but_for_case(word, format)) return "did you mean nvfp4, or the set fp4?";
+  if (const std::string near = nearest_strictly(word, names); !near.empty())
+    return fmt::format("did you mean {}?", near);
+  return fmt::format("the nearest are {}; precbench list recipes has all",
+                     fmt::join(nearest_few(word, names, kShown), ", "));
+}
+
+}  // namespace
+
 Recipe find_recipe(const std::string& name_or_path) {
   if (name_or_path.ends_with(".json") || name_or_path == kStandardInput) return read_file(name_or_path);
   std::vector<std::string> names;
   for (const Recipe& recipe : named_recipes()) {
-    if (recipe.name == name_or_path) return recipe;
+    if (equal_but_for_case(recipe.name, name_or_path)) return recipe;
     names.push_back(recipe.name);
   }
-  throw InvalidInput(fmt::format("unknown recipe \"{}\"{}", name_or_path, hint(name_or_path, names)));
+  throw InvalidInput(fmt::format("unknown recipe \"{}\"; {}", name_or_path, recipe_hint(name_or_path, names)));
 }
 
 }  // namespace precbench

@@ -120,14 +120,12 @@ TEST_CASE("find_recipe: the example file is a valid row", "[recipe]") {
 
 TEST_CASE("find_recipe: unknown names and unreadable files give different errors", "[recipe]") {
   CHECK(refusal_of([] { find_recipe("mxpf8"); }) == "unknown recipe \"mxpf8\"; did you mean mxfp8?");
-  CHECK(
-      refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
-      "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, tensorwise_delayed, "
-      "tensorwise_delayed_recent, tensorwise_delayed_e4m3, blockwise, "
-      "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
-      "bf16_moments, coat, msamp_o1, msamp_o2, msamp_o3, rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
-      "nvfp4_fprop_bf16, mxfp4_bwd, mxfp4_bwd_rne, mxfp4_bwd_norht, mxfp4_bwd_plain, quartet, quartet_sr, quartet2, "
-      "fp8_weights, nvfp4_weights, nf4_weights");
+  CHECK(refusal_of([] { find_recipe("zzzzzzzzzzzz"); })
+            .ends_with("; precbench list recipes has all"));
+  CHECK(refusal_of([] { find_recipe(std::string(500, 'z')); }).size() < 700);
+  CHECK(refusal_of([] { find_recipe("float8"); }) ==
+        "unknown recipe \"float8\"; did you mean tensorwise, or the set fp8?");
+  CHECK(find_recipe("MXFP8").name == "mxfp8");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";

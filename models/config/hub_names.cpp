@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/near_words.h"
 #include "models/config/config.h"
 #include "models/config/missing_families.h"
 
@@ -330,6 +331,7 @@ std::string preset_name(const std::string& name) {
 }
 
 std::string unknown_model(const std::string& name) {
+  constexpr std::size_t kShown = 3;
   const std::string what = fmt::format("unknown model \"{}\"", name);
   if (const std::string near = near_model(name); !near.empty())
     return fmt::format("{}; did you mean {}?", what, near);
@@ -340,14 +342,12 @@ std::string unknown_model(const std::string& name) {
   }
   std::vector<std::string> presets = names_of_presets();
   const std::string family = family_of(name);
-  const bool known_family =
-      family.size() > 2 && std::any_of(presets.begin(), presets.end(), [&](const std::string& preset) {
-        return family_of(preset) == family;
-      });
-  if (known_family)
-    std::erase_if(presets, [&](const std::string& preset) { return family_of(preset) != family; });
-  return fmt::format("{}; known{}: {}, or the path of its config.json", what,
-                     known_family ? fmt::format(" of {}", family) : "", fmt::join(presets, ", "));
+  std::erase_if(presets, [&](const std::string& preset) { return family_of(preset) != family; });
+  const bool known_family = family.size() > 2 && !presets.empty();
+  return fmt::format("{}; {}precbench list models has all, or give the path of its config.json", what,
+                     known_family ? fmt::format("the nearest of {} are {}; ", family,
+                                                fmt::join(nearest_few(name, presets, kShown), ", "))
+                                  : "");
 }
 
 }  // namespace precbench

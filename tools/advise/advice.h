@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "results/text/screen.h"
 #include "tools/advise/speed_rows.h"
 #include "tools/advise/study_prices.h"
 #include "tools/analysis/equal_loss.h"
@@ -55,7 +56,7 @@ Advice make_advice(SpeedTable speeds, const StudyPrices& prices, PlannedRun run,
                    std::optional<HorizonSlope> slope, std::optional<double> price);
 
 /// Returns the advice for a terminal of 80 columns: headline, tables, risks, notes, the command that measures.
-std::string advice_text(const Advice& advice);
+std::string advice_text(const Advice& advice, const Screen& screen = {80, true});
 nlohmann::ordered_json advice_json(const Advice& advice);
 
 // Parts of the text, also in the JSON.

@@ -1,6 +1,7 @@
 // Tests which recipe is recommended, and the words about it, on speeds and studies with known values.
 #include "tools/advise/advice.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/testing/catch.h"
@@ -180,6 +181,18 @@ TEST_CASE("advice_text: fits 80 columns, with the headline first and the command
       "precbench sweep --model llama3.2-1b --recipe bf16,tensorwise,blockwise --seq 2048 --gpus 4 --parallel fsdp "
       "--gather bf16,fp8 --out out/advise");
   CHECK(contains(text, "\nMeasure\n"));
+}
+
+TEST_CASE("advice_text: no column without content, and a study slightly younger than the run in percent", "[advise]") {
+  const Studies studies(0.001);
+  SpeedTable table = speeds();
+  for (SpeedRow& row : table.rows) row.joules_per_token.reset();
+  CHECK(!contains(advice_text(advice_of(table, studies, 1e12)), "kWh/B"));
+  double oldest = 0;
+  for (const StudyPrice& price : studies.prices.all()) oldest = std::max(oldest, price.tokens_per_parameter);
+  const std::string text = advice_text(advice_of(table, studies, 1.25 * oldest * 1.2e9), {1000, true});
+  INFO(text);
+  CHECK(contains(text, "the nearest has 20% fewer tokens per parameter"));
 }
 
 TEST_CASE("advice_json: has the rows, the choice and the intervals", "[advise]") {

@@ -7,6 +7,7 @@
 
 #include "results/record/printable.h"
 #include "results/record/shell.h"
+#include "results/text/lines.h"
 #include "tools/advise/advice.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/model_age.h"
@@ -16,7 +17,6 @@
 namespace precbench {
 namespace {
 
-constexpr std::size_t kWidth = 80;
 constexpr std::size_t kLongestRecipe = 22;
 constexpr std::size_t kMostListed = 8;
 
@@ -59,6 +59,12 @@ std::string break_even_words(const AdviceRow& row) {
   for (const BreakEven& one : row.break_even)
     gaps.push_back(fmt::format("{:.4f} nats at {} tokens", one.gap.mean, token_words(one.tokens)));
   return fmt::format("less than {}", fmt::join(gaps, " and "));
+}
+
+/// Returns "18% fewer" or "166 times fewer" for a number that is smaller by a factor above 1.
+std::string fewer_words(double factor) {
+  return factor < 2 ? fmt::format("{:.0f}% fewer", 100 * (1 - 1 / factor))
+                    : fmt::format("{:.0f} times fewer", factor);
 }
 
 std::string run_words(const PlannedRun& run) {
@@ -130,30 +136,25 @@ std::string nothing_fits_words(const Advice& advice) {
 }
 
 /// Returns the texts, wrapped, one after the other.
-std::string wrapped(const std::vector<std::string>& texts, const std::string& indent) {
+std::string wrapped(const std::vector<std::string>& texts, const std::string& indent, const Screen& screen) {
   std::string all;
-  for (const std::string& text : texts) all += wrap(printable(text), kWidth, indent) + '\n';
+  for (const std::string& text : texts) all += paragraph(text, screen, indent);
   return all;
 }
 
-/// Wraps a command so that it can be pasted into a shell.
-std::string continued(const std::string& command) {
-  std::string lines = wrap(printable(command), kWidth - 2, "    ");
-  for (std::size_t end = 0; (end = lines.find('\n', end)) != std::string::npos; end += 3)
-    lines.insert(end, " \\");
-  return lines + '\n';
-}
-
-std::string speed_columns(const Advice& advice) {
+std::string speed_columns(const Advice& advice, const Screen& screen) {
   Table table;
   const bool gathers = std::any_of(advice.rows.begin(), advice.rows.end(),
                                    [](const AdviceRow& row) { return !row.speed.gather.empty(); });
-  table.columns = {{"recipe", true}};
+  const bool energy = std::any_of(advice.rows.begin(), advice.rows.end(), [](const AdviceRow& row) {
+    return Advice::kilowatt_hours(row.speed).has_value();
+  });
+  table.columns = {name_column("recipe")};
   if (gathers) table.columns.push_back({"gather", true});
   for (const char* title : {"tokens/s", "speed-up", "GiB"}) table.columns.push_back({title});
   if (advice.price) table.columns.push_back({"$/B"});
-  table.columns.push_back({"kWh/B"});
-  table.columns.push_back({"source", true});
+  if (energy) table.columns.push_back(number_column("kWh/B", kDetailRank));
+  table.columns.push_back(text_column("source", kKeyRank));
   const auto number = [](const std::optional<double>& value, int digits) {
     return value ? fmt::format("{:.{}f}", *value, digits) : std::string("-");
   };
@@ -165,17 +166,17 @@ std::string speed_columns(const Advice& advice) {
     cells.push_back(speed.speedup ? fmt::format("{:.2f}x", speed.speedup->mean) : "-");
     cells.push_back(speed.peak_bytes ? gib(*speed.peak_bytes) : "-");
     if (advice.price) cells.push_back(number(advice.dollars(speed), 0));
-    cells.push_back(number(Advice::kilowatt_hours(speed), 1));
+    if (energy) cells.push_back(number(Advice::kilowatt_hours(speed), 1));
     cells.push_back(!speed.fits ? "too large" : speed.tokens_per_s ? name_of(speed.source) : "unknown");
     table.rows.push_back(std::move(cells));
   }
-  return render_term(table);
+  return render_term(table, screen);
 }
 
 /// Returns the price of each recipe, with the speed-up of its fastest row.
-std::string price_columns(const Advice& advice) {
+std::string price_columns(const Advice& advice, const Screen& screen) {
   Table table;
-  table.columns = {{"recipe", true}, {"price in loss, nats [95%]"}};
+  table.columns = {name_column("recipe"), number_column("price in loss, nats [95%]", kKeyRank)};
   std::vector<double> horizons(std::begin(kHorizons), std::end(kHorizons));
   if (advice.run.tokens) horizons = {*advice.run.tokens};
   for (const double tokens : horizons)
@@ -194,7 +195,7 @@ std::string price_columns(const Advice& advice) {
     if (advice.slope) cells.push_back(row.equal_loss ? factor(*row.equal_loss) : "-");
     table.rows.push_back(std::move(cells));
   }
-  return table.rows.empty() ? "" : "\n" + render_term(table);
+  return table.rows.empty() ? "" : "\n" + render_term(table, screen);
 }
 
 /// Returns the studies behind the price column, one line each.
@@ -295,9 +296,9 @@ std::vector<std::string> risks(const Advice& advice) {
   if (const auto age = advice.run.tokens_per_parameter();
       age && price.tokens_per_parameter < *age && !row.other_side)
     texts.push_back(fmt::format(
-        "No study is as old as your run will be: the nearest has {:.0f} times fewer tokens per parameter, and gaps grew "
-        "with age where that was studied.",
-        *age / price.tokens_per_parameter));
+        "No study is as old as your run will be: the nearest has {} tokens per parameter, and gaps grew with age where "
+        "that was studied.",
+        fewer_words(*age / price.tokens_per_parameter)));
   if (advice.run.parameters > 2 * price.parameters)
     texts.push_back(fmt::format("The study's model is {:.0f} times smaller than yours.",
                                 advice.run.parameters / price.parameters));
@@ -342,16 +343,17 @@ std::string measuring_command(const Advice& advice) {
   return command + " --out out/advise";
 }
 
-std::string advice_text(const Advice& advice) {
-  std::string text = wrapped(headline(advice), "");
-  text +=
-      '\n' + wrapped({fmt::format("{}, {} x {}: {}", text_at(advice.speeds.setting, "model"), advice.gpus(),
-                                  advice.speeds.gpu.name, setting_words(advice.speeds.setting))},
-                     "  ");
-  text += speed_columns(advice) + price_columns(advice) + '\n' + wrapped(notes(advice), "  ");
+std::string advice_text(const Advice& advice, const Screen& screen) {
+  std::string text = wrapped(headline(advice), "", screen);
+  text += '\n' + wrapped({fmt::format("{}, {} x {}: {}", text_at(advice.speeds.setting, "model"),
+                                      advice.gpus(), advice.speeds.gpu.name,
+                                      setting_words(advice.speeds.setting))},
+                         "  ", screen);
+  text += speed_columns(advice, screen) + price_columns(advice, screen) + '\n' +
+          wrapped(notes(advice), "  ", screen);
   if (const std::vector<std::string> dangers = risks(advice); !dangers.empty())
-    text += "\nRisk\n" + wrapped(dangers, "  ");
-  return text + "\nMeasure\n" + continued(measuring_command(advice)) +
+    text += "\nRisk\n" + wrapped(dangers, "  ", screen);
+  return text + "\nMeasure\n" + command_lines(printable(measuring_command(advice)), screen, "") +
          "precbench advise ... --records out/advise\n";
 }
 

@@ -2,6 +2,7 @@
 #include "tools/advise/advise_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -69,7 +70,7 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
   const Record& counts = speeds.bf16_counts;
   const PlannedRun run{parameters_of(counts).value_or(0), options.tokens, counts.params.has_value(), 0};
   const Advice advice = make_advice(std::move(speeds), prices, run, std::move(slope), options.price);
-  const std::string text = options.json ? json_text(advice_json(advice)) : advice_text(advice);
+  const std::string text = options.json ? json_text(advice_json(advice)) : advice_text(advice, plain_screen(STDOUT_FILENO));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return advice.status;
 }

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Answer advise(const std::string& arguments) {
-  return output_of(PRECBENCH_BINARY_DIR "/precbench advise " + arguments);
+  return output_of("COLUMNS=80 " PRECBENCH_BINARY_DIR "/precbench advise " + arguments);
 }
 
 Json advise_json(const std::string& arguments, int status = 0) {

@@ -31,7 +31,7 @@ def reason_of(error, path):
     """Returns an error without what differs between files of one kind."""
     text = error.replace(str(path), "").replace(path.name, "")
     text = re.sub(r"^[^:]*: *(: *)?", "", text)
-    return text.split("; known:")[0].split("; set ")[0][:REASON_WIDTH]
+    return re.split("; (?:known:|precbench list|set )", text)[0][:REASON_WIDTH]
 
 
 def main():

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -381,7 +382,7 @@ int check(const CheckOptions& options, const RerunCommand& command) {
   const int status = result.exit_status();
 
   // Print the verdict first, so that a write failure does not lose it.
-  fmt::print("{}", gate_term(result, baseline_name, rerun));
+  fmt::print("{}", gate_term(result, baseline_name, rerun, plain_screen(STDOUT_FILENO)));
   quiet.reset();
   if (on_github) fmt::print("{}", gate_annotations(result, rerun));
   std::fflush(stdout);

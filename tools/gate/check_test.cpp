@@ -21,9 +21,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Runs the check; `variables`: "NAME=value NAME=value".
+/// Runs the check, for a terminal so wide that no line is wrapped; `variables`: "NAME=value NAME=value".
 Answer check_says(const std::string& arguments, const std::string& variables = "") {
-  return output_of("env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " + variables +
+  return output_of("env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY COLUMNS=1000 " + variables +
                    " " PRECBENCH_BINARY_DIR "/precbench check " + arguments);
 }
 
@@ -582,7 +582,7 @@ TEST_CASE("check: contradictions and duplicates never pass whatever --inconclusi
 
 TEST_CASE("check and report: records may come from standard input and process substitution", "[check]") {
   const Sample sample;
-  const std::string program = PRECBENCH_BINARY_DIR "/precbench ";
+  const std::string program = "env COLUMNS=1000 " PRECBENCH_BINARY_DIR "/precbench ";
   const auto says = [](const std::string& command) { return output_of("(" + command + ")"); };
   const std::string from_file = check_says("--baseline " + sample.baseline + " " + sample.run).text;
   CHECK(contains(from_file, "SLOWER"));

@@ -9,6 +9,7 @@
 #include "kernels/base/plural.h"
 #include "results/record/printable.h"
 #include "results/record/shell.h"
+#include "results/text/lines.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
 #include "tools/text/document.h"
@@ -60,8 +61,9 @@ Document document_of(const GateResult& result, const std::string& baseline) {
     for (const MetricResult& metric : one.metrics)
       if (!metric.unit.empty() && !std::count(metrics.begin(), metrics.end(), metric.metric))
         metrics.push_back(metric.metric);
-  cases.table->columns = {{"case", true}, {"verdict", true}};
-  for (const std::string& name : metrics) cases.table->columns.push_back({name, true});
+  cases.table->columns = {text_column("case", kKeyRank), name_column("verdict")};
+  int rank = kKeyRank - 1;
+  for (const std::string& name : metrics) cases.table->columns.push_back(text_column(name, rank--));
   for (const CaseResult& one : result.cases) {
     std::vector<std::string> row = {one.label, name_of(one.verdict())};
     for (const std::string& name : metrics) {
@@ -128,11 +130,12 @@ std::string gate_summary(const GateResult& result) {
                      parts.empty() ? "none" : joined(parts, ", "));
 }
 
-std::string gate_term(const GateResult& result, const std::string& baseline, const RerunCommand& rerun) {
-  std::string text = render_term(document_of(result, baseline));
+std::string gate_term(const GateResult& result, const std::string& baseline, const RerunCommand& rerun,
+                      const Screen& screen) {
+  std::string text = render_term(document_of(result, baseline), screen);
   const std::vector<std::string> commands = commands_of(result, rerun);
   if (!commands.empty()) text += "\nTo run them again\n";
-  for (const std::string& command : commands) text += "  " + command + "\n";
+  for (const std::string& command : commands) text += command_lines(command, screen);
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "results/text/screen.h"
 #include "tools/gate/gate.h"
 
 namespace precbench {
@@ -16,8 +17,9 @@ using RerunCommand = std::function<std::string(const nlohmann::ordered_json& fie
 std::string rerun_with_all_flags(const nlohmann::ordered_json& fields);
 
 /// Returns a summary, a table of all cases, the failed ones with reasons, and the notes; then the commands
-/// that rerun failed cases, each on one line.
-std::string gate_term(const GateResult& result, const std::string& baseline, const RerunCommand& rerun);
+/// that rerun failed cases.
+std::string gate_term(const GateResult& result, const std::string& baseline, const RerunCommand& rerun,
+                      const Screen& screen = {});
 std::string gate_markdown(const GateResult& result, const std::string& baseline, const RerunCommand& rerun);
 
 /// Returns a line for each metric that did not pass: "peak memory BIGGER, 10.00 GiB -> 10.25 GiB: +2.50%,

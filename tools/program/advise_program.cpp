@@ -10,6 +10,8 @@
 #include "bench/cli/cli.h"
 #include "bench/cli/fit.h"
 #include "bench/machine/datasheet.h"
+#include "bench/machine/machine.h"
+#include "bench/machine/machine_names.h"
 #include "bench/measure/dry_record.h"
 #include "bench/predict/cost_model.h"
 #include "bench/study/token_count.h"
@@ -39,6 +41,12 @@ bool is_one_of(const char* const (&names)[kCount], const std::string& name) {
 std::optional<std::string> default_of_advice(const Field& field) {
   if (!is_one_of(kFields, field.name)) return std::nullopt;
   return is_one_of(kChosen, field.name) ? "" : default_of_case(field);
+}
+
+/// Returns "--lora-rank (--lora)": a user may have typed either name.
+std::string names_of_flag(const Field& field) {
+  const std::string alias = alias_flag_of(field);
+  return alias.empty() ? flag_of(field) : fmt::format("{} ({})", flag_of(field), alias);
 }
 
 std::string single_value(const Field& field, const std::vector<std::string>& words) {
@@ -136,12 +144,14 @@ int advise(const AdviseCommand& command) {
   for (const auto& [name, words] : command.axes) {
     const Field& field = *find_field(name);
     if (!is_one_of(kFields, name))
-      throw InvalidInput(fmt::format("{}: does not matter to advise", flag_of(field)));
+      throw InvalidInput(fmt::format("{}: does not matter to advise", names_of_flag(field)));
     if (name == "recipe")
       options.recipes = expand_axis(field, words);
     else
       options.given[name] = single_value(field, words);
   }
+  for (const Machine& machine : machine_presets())
+    if (machine.name == options.gpu) options.gpu = gpu_name_of(machine);
   if (!options.given.contains("model"))
     throw InvalidInput("--model: advise needs a model; see precbench list models");
   try {

@@ -18,6 +18,7 @@
 #include "bench/process/sweep_status.h"
 #include "bench/process/tell.h"
 #include "bench/study/study.h"
+#include "bench/study/study_settings.h"
 #include "results/record/record.h"
 #include "tools/gate/check_command.h"
 #include "tools/program/advise_program.h"
@@ -44,9 +45,9 @@ int run_program(int argc, char** argv) {
       "precbench");
   app.set_help_flag("-h,--help", "this help");
   app.footer(
-      "Exit status: 0 done; 1 done, but something failed; 2 bad input; 3 undecided (check, advise, doctor);\n"
+      "Exit status: 0 done; 1 done, but something failed; 2 bad input; 3 undecided (check, advise, doctor); "
       "130 interrupted with cases left. precbench help status has the details.");
-  app.set_version_flag("--version",
+  app.set_version_flag("-V,--version",
                        fmt::format("precbench {} (record schema {}, method {})", PRECBENCH_VERSION,
                                    kSchemaVersion, kMethodVersion),
                        "version of the program, its record schema and its method");
@@ -73,7 +74,7 @@ int run_program(int argc, char** argv) {
   CLI::App* predict_sub = add_predict_command(app, predict_command);
   CLI::App* rates_sub = add_rates_command(app, rates_command);
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
-  if (const auto status = parse_command_line(app, argc, argv)) return *status;
+  if (const auto status = parse_command_line(app, argc, argv, study_flag_hint)) return *status;
   const bool sweeps = *sweep_sub && !sweep_command.dry_run;
   const bool studies = *study_sub && !study_command.dry_run;
   if (sweeps || studies || *run_sub) {

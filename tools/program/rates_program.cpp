@@ -60,8 +60,8 @@ std::string text_of(const Rates& rates) {
 CLI::App* add_rates_command(CLI::App& app, RatesCommand& command) {
   CLI::App* sub = app.add_subcommand("rates", "rates of ops by shape from records, for --dry-run --on");
   sub->footer(
-      "Uses native steps on one GPU; of several records of one case the latest. Ops of older records are divided\n"
-      "among their shapes by a dry run of the case.\n"
+      "Uses native steps on one GPU; of several records of one case the latest.\n"
+      "Ops of older records are divided among their shapes by a dry run of the case.\n"
       "\n"
       "Examples:\n"
       "  precbench sweep --config bench/sweeps/rates.toml\n"

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/plural.h"
@@ -173,8 +174,8 @@ class HeadlineTable {
     return models;
   }
 
-  /// Fills the verdicts, whose text depends on the other rows, and removes columns without content.
-  void finish(const char* rank) {
+  /// `machines`: title of the column of ranks and machines. Fills the verdicts, whose text depends on the other rows, and removes columns without content.
+  void finish(const char* rank, const std::string& machines) {
     const std::set<std::string> models = judging_models();
     const bool one = models.size() == 1;
     for (std::size_t i = 0; i < rows_.size(); ++i)
@@ -183,7 +184,7 @@ class HeadlineTable {
     table.columns = {{"model", true, false, kKeyRank},
                      {"seq (tokens)", true},
                      {"batch (sequences)", true},
-                     {fmt::format("{}s", rank), true},
+                     {machines, true},
                      {"setting", true, false, kKeyRank},
                      {"recipe", true, false, kKeyRank},
                      {"tokens/s", false, false, kKeyRank},
@@ -233,7 +234,13 @@ Section headline_section(const ReportInput& input) {
     for (const LocatedRecord* located : input.records)
       if (const auto price = price_before_updates(located->record)) table.add(located->record, *price);
   if (table.table.rows.empty()) return section;
-  table.finish(input.machines.empty() ? "GPU" : input.machines.front().rank);
+  const char* rank = input.machines.empty() ? "GPU" : input.machines.front().rank;
+  // Studies run on any machine, and records may be of GPUs and CPUs.
+  const bool one_kind = !input.machines.empty() &&
+                        std::all_of(input.machines.begin(), input.machines.end(), [&](const MachineRecords& one) {
+                          return std::string_view(one.rank) == rank;
+                        });
+  table.finish(rank, one_kind ? fmt::format("{}s", rank) : "machine");
   section.table = std::move(table.table);
   if (shown < groups)
     section.notes = {fmt::format("{} of {}, the one of each model with the most recipes, then tokens.", shown,

@@ -1,4 +1,4 @@
-// Finds out about the terminal, and starts a pager. See screen.h.
+// Starts a pager. See screen.h.
 #include "tools/text/screen.h"
 
 #include <signal.h>
@@ -8,16 +8,10 @@
 
 #include <cstdlib>
 
-#include "kernels/base/terminal.h"
 #include "tools/text/write_file.h"
 
 namespace precbench {
 namespace {
-
-bool is_set(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value && *value;
-}
 
 std::string pager_command() {
   const char* pager = std::getenv("PAGER");
@@ -51,12 +45,6 @@ bool shown_by(const std::string& command, const std::string& text) {
 }
 
 }  // namespace
-
-Screen standard_screen(const std::string& color) {
-  const char* term = std::getenv("TERM");
-  const bool able = isatty(STDOUT_FILENO) && !is_set("NO_COLOR") && !(term && std::string(term) == "dumb");
-  return {terminal_width(STDOUT_FILENO), true, color == "always" || (color == "auto" && able)};
-}
 
 void page_text(const std::string& text) {
   const std::string command = pager_command();

@@ -1,4 +1,4 @@
-// Tests tables as text, character by character.
+// Tests tables as Markdown and CSV, and documents on a terminal, character by character.
 #include "tools/text/table.h"
 
 #include <sstream>
@@ -26,67 +26,6 @@ std::string csv_of(const Table& table) {
 
 }  // namespace
 
-TEST_CASE("render_term: aligns columns and separates groups", "[table]") {
-  CHECK(render_term(kTable) ==
-        "recipe    tokens/s\n"
-        "--------  --------\n"
-        "bf16         1,234\n"
-        "\n"
-        "a|b, \"c\"         -\n"
-        "größer           5\n");
-}
-
-TEST_CASE("render_term: a narrow screen stacks titles before it leaves out the columns of lowest rank",
-          "[table]") {
-  const Table table{{{"recipe", true, false, kKeyRank},
-                     {"share of peak"},
-                     {"detail one", false, false, kDetailRank},
-                     {"tokens/s", false, false, kKeyRank}},
-                    {{"bf16", "58%", "1", "11,236"}, {"rowwise", "78%", "2", "15,029"}},
-                    {}};
-  CHECK(render_term(table, {44, true}) ==
-        "recipe   share of peak  detail one  tokens/s\n"
-        "-------  -------------  ----------  --------\n"
-        "bf16               58%           1    11,236\n"
-        "rowwise            78%           2    15,029\n");
-  CHECK(render_term(table, {35, true}) ==
-        "         share\n"
-        "            of  detail\n"
-        "recipe    peak     one  tokens/s\n"
-        "-------  -----  ------  --------\n"
-        "bf16       58%       1    11,236\n"
-        "rowwise    78%       2    15,029\n");
-  CHECK(render_term(table, {30, true}) ==
-        "         share\n"
-        "            of\n"
-        "recipe    peak  tokens/s\n"
-        "-------  -----  --------\n"
-        "bf16       58%    11,236\n"
-        "rowwise    78%    15,029\n"
-        "\n"
-        "  Too wide for this screen:\n"
-        "    detail one\n");
-}
-
-TEST_CASE("render_term: a narrow screen shows what is constant in each group once above it", "[table]") {
-  const Table table{{{"model", true}, {"seq (tokens)", true}, {"recipe", true}, {"tokens/s"}},
-                    {{"1b", "2048", "bf16", "1"},
-                     {"1b", "2048", "rowwise", "2"},
-                     {"8b", "4096", "bf16", "3"},
-                     {"8b", "4096", "rowwise", "4"}},
-                    {2}};
-  CHECK(render_term(table, {30, true}) ==
-        "recipe   tokens/s\n"
-        "-------  --------\n"
-        "model 1b, seq 2048 tokens\n"
-        "bf16            1\n"
-        "rowwise         2\n"
-        "\n"
-        "model 8b, seq 4096 tokens\n"
-        "bf16            3\n"
-        "rowwise         4\n");
-}
-
 TEST_CASE("render_term: no line is longer than the screen whatever the table", "[table]") {
   const std::string word(150, 'w'), text = "many words of text that have no end and then some more " + word;
   for (const std::size_t columns : {1, 2, 5, 40})
@@ -102,19 +41,6 @@ TEST_CASE("render_term: no line is longer than the screen whatever the table", "
           CHECK(width_of(line) <= 60);
         }
       }
-}
-
-TEST_CASE("render_term: colors the text of cells with a tone and nothing else", "[table]") {
-  const auto tone = [](const std::string& cell) { return cell == "worse" ? Tone::bad : Tone::good; };
-  const Table table{{{"recipe", true}, {"verdict", true, false, kKeyRank, tone}, {"n"}},
-                    {{"a", "worse", "1"}, {"b", "fine", "2"}},
-                    {}};
-  CHECK(render_term(table, {80, true, true}) ==
-        "recipe  verdict  n\n"
-        "------  -------  -\n"
-        "a       \033[31mworse\033[0m    1\n"
-        "b       \033[32mfine\033[0m     2\n");
-  CHECK(!contains(render_term(table, {80, true, false}), "\033"));
 }
 
 TEST_CASE("render_markdown: escapes bars", "[table]") {
@@ -137,16 +63,6 @@ TEST_CASE("render table: text of a file cannot control the terminal or break a l
     CHECK(text.find('\r') == std::string::npos);
     CHECK(text.find("line break") != std::string::npos);
   }
-}
-
-TEST_CASE("shorten and wrap: count characters rather than bytes", "[table]") {
-  CHECK(shorten("größer", 6) == "größer");
-  CHECK(shorten("größeres", 6) == "grö...");
-  CHECK(wrap("aa bb cc dd", 5, "  ") == "aa bb\n  cc\n  dd");
-  CHECK(wrap("äö üß", 5, "") == "äö üß");
-  CHECK(wrap("unbreakable", 5, "  ") == "unbreakable");
-  CHECK(wrap("an unbreakable", 5, "  ", true) == "an\n  unb\n  rea\n  kab\n  le");
-  CHECK(wrap("", 5, "  ").empty());
 }
 
 TEST_CASE("render_markdown: untrusted text is neither Markdown nor HTML", "[table]") {
