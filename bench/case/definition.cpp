@@ -59,8 +59,9 @@ struct Content {
   std::string kind;
 };
 
-/// Returns the content of a file or a folder; null if it does not exist.
-std::optional<Content> content_of(const std::string& path, const std::string& glob) {
+/// Returns the content of a file or a folder; null if it does not exist. `below`: as in fingerprint_of.
+std::optional<Content> content_of(const std::string& path, const std::string& glob,
+                                  Below below = Below::all) {
   static std::mutex mutex;
   static std::map<std::pair<std::string, std::string>, Content> known;
   std::error_code error;
@@ -69,8 +70,9 @@ std::optional<Content> content_of(const std::string& path, const std::string& gl
   const auto [content, added] = known.try_emplace({path, glob});
   if (added) {
     const bool folder = std::filesystem::is_directory(path, error);
-    const auto files = folder ? find_files(path, glob).paths : std::vector<std::string>{path};
-    content->second = {fingerprint_of(path, glob), files.empty() ? "text" : kind_of(files.front(), folder)};
+    const auto files = folder ? find_files(path, glob, below).paths : std::vector<std::string>{path};
+    content->second = {fingerprint_of(path, glob, below),
+                       files.empty() ? "text" : kind_of(files.front(), folder)};
   }
   return content->second;
 }
@@ -89,7 +91,7 @@ InitDefinition init_of(const Case& c) {
   init.seed = c.seed;
   init.perturbed = kPerturbWords.find(c.perturb).value();
   init.stress = parse_stress(c.stress);
-  if (const auto content = content_of(init.forked ? c.fork_from : c.init_from, kCheckpointFiles))
+  if (const auto content = content_of(init.forked ? c.fork_from : c.init_from, kCheckpointFiles, Below::none))
     init.fingerprint = content->fingerprint;
   return init;
 }

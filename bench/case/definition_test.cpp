@@ -1,6 +1,7 @@
 // The definition of a case, how its record stores it, and that the id depends on it.
 #include "bench/case/definition.h"
 
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -34,6 +35,22 @@ TEST_CASE("case_id: ids of three cases are pinned", "[definition]") {
   CHECK(id_of(Case{}) == "be6f8a161ea79863");
   CHECK(id_of(case_with("recipe", "mxfp8")) == "e35a33c739bcf1fa");
   CHECK(id_of(case_with("model", "llama3.1-8b")) == "444475be6547b74e");
+}
+
+TEST_CASE("define: the fingerprint of a checkpoint does not follow what lies in its folder", "[definition]") {
+  // A link there may lead to the root of a file system, which takes long to walk.
+  const TempDirectory directory;
+  directory.write("trunk/weights.safetensors", "weights");
+  directory.write("elsewhere/large.safetensors", "others");
+  const auto fingerprint = [&](const std::string& trunk) {
+    return define(case_with("fork_from", directory / trunk)).init.fingerprint;
+  };
+  std::filesystem::copy(directory / "trunk", directory / "copy");
+  std::filesystem::create_directory_symlink(directory / "elsewhere", directory / "copy/link");
+  std::filesystem::create_directory(directory / "copy/folder");
+  directory.write("copy/folder/x.safetensors", "more");
+  REQUIRE(fingerprint("trunk"));
+  CHECK(fingerprint("copy") == fingerprint("trunk"));
 }
 
 TEST_CASE("case_id: changes with the work and with nothing else", "[definition]") {

@@ -7,8 +7,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "models/data/files.h"
-
 namespace precbench {
 namespace {
 
@@ -35,13 +33,13 @@ void add_file(std::uint64_t& state, const std::string& name, const fs::path& pat
 
 }  // namespace
 
-std::uint64_t fingerprint_of(const std::string& path, const std::string& glob) {
+std::uint64_t fingerprint_of(const std::string& path, const std::string& glob, Below below) {
   std::uint64_t state = kFingerprintStart;
   std::error_code error;
   if (!fs::is_directory(path, error)) {
     add_file(state, "", path);
   } else {
-    for (const std::string& file : find_files(path, glob).paths)
+    for (const std::string& file : find_files(path, glob, below).paths)
       add_file(state, fs::path(file).lexically_relative(path).string(), file);
   }
   return state;

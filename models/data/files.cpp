@@ -140,8 +140,8 @@ void check_vocabulary(const MappedFile& file, const std::byte* data, std::int64_
 
 using DirectoryIdentity = std::pair<dev_t, ino_t>;
 
-void find_below(const fs::path& directory, const std::string& glob, std::set<DirectoryIdentity>& entered,
-                FoundFiles& found) {
+void find_below(const fs::path& directory, const std::string& glob, Below below,
+                std::set<DirectoryIdentity>& entered, FoundFiles& found) {
   struct stat identity {};
   if (::stat(directory.c_str(), &identity) != 0) {
     ++found.skipped;
@@ -161,7 +161,7 @@ void find_below(const fs::path& directory, const std::string& glob, std::set<Dir
   for (const fs::directory_entry& entry : entries) {
     const fs::file_status status = entry.status(error);
     if (fs::is_directory(status)) {
-      find_below(entry.path(), glob, entered, found);
+      if (below == Below::all) find_below(entry.path(), glob, below, entered, found);
     } else if (::fnmatch(glob.c_str(), entry.path().filename().c_str(), 0) == 0) {
       if (fs::is_regular_file(status)) {
         found.paths.push_back(entry.path().string());
@@ -174,10 +174,10 @@ void find_below(const fs::path& directory, const std::string& glob, std::set<Dir
 
 }  // namespace
 
-FoundFiles find_files(const std::string& directory, const std::string& glob) {
+FoundFiles find_files(const std::string& directory, const std::string& glob, Below below) {
   FoundFiles found;
   std::set<DirectoryIdentity> entered;
-  find_below(directory, glob, entered, found);
+  find_below(directory, glob, below, entered, found);
   return found;
 }
 

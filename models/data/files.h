@@ -16,9 +16,12 @@ struct FoundFiles {
       0;  ///< matching names that are no readable file, and directories that cannot be listed
 };
 
+/// Directories that find_files enters: all below the given one, or none, for folders whose layout is known.
+enum class Below : std::uint8_t { all, none };
+
 /// Returns every file below `directory` whose name matches the fnmatch pattern `glob`. Follows symbolic links
 /// and enters each directory once, so that loops of links end.
-FoundFiles find_files(const std::string& directory, const std::string& glob);
+FoundFiles find_files(const std::string& directory, const std::string& glob, Below below = Below::all);
 
 /// Returns the token width of a token file (.bin: from its header; .u16; .u32), or nullopt for a text file.
 /// Throws InvalidInput for a .bin that is not llm.c's.
