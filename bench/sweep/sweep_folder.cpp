@@ -1,17 +1,13 @@
-// Locks, checks and appends. See sweep_folder.h.
+// Checks, locks and appends. See sweep_folder.h.
 #include "bench/sweep/sweep_folder.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <climits>
 #include <system_error>
-#include <thread>
 
 #include "bench/sweep/try_make.h"
 #include "kernels/base/error_text.h"
@@ -24,8 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::milliseconds kLockPatience(500);
-
 void append(const std::string& path, const Record& record) {
   try {
     append_record(path, record);
@@ -36,8 +30,6 @@ void append(const std::string& path, const Record& record) {
 
 std::string records_in(const fs::path& folder) { return (folder / "records.jsonl").string(); }
 std::string first_runs_in(const fs::path& folder) { return records_in(folder) + ".first-runs"; }
-
-std::string lock_in(const fs::path& folder) { return (folder / ".lock").string(); }
 
 [[noreturn]] void cannot(const char* what, const std::string& path, const std::string& why) {
   throw InvalidInput(fmt::format("--out: cannot {} {}: {}", what, path, why));
@@ -76,25 +68,8 @@ SweepFolder::SweepFolder(const std::string& path) : path_(path) {
   fs::create_directories(path_, error);
   if (error) cannot("make", path, error_text(error));
   check_files_in(path_);
-  const std::string lock = lock_in(path_);
-  lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) cannot("write to", path, error_text(errno));
-  // A sweep that was killed while starting a child leaves the lock with the child for a moment.
-  using namespace std::chrono;
-  for (const auto end = steady_clock::now() + kLockPatience;
-       flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && steady_clock::now() < end;)
-    std::this_thread::sleep_for(milliseconds(10));
-  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    close(lock_);
-    throw InvalidInput(
-        reason == EWOULDBLOCK
-            ? fmt::format("--out: another sweep is writing to {}; wait for it or choose another folder", path)
-            : fmt::format("--out: cannot lock {}: {}", lock, error_text(reason)));
-  }
+  lock_.emplace(path);
 }
-
-SweepFolder::~SweepFolder() { close(lock_); }
 
 std::string SweepFolder::records() const { return records_in(path_); }
 std::string SweepFolder::first_runs() const { return first_runs_in(path_); }

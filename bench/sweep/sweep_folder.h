@@ -5,9 +5,11 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "bench/sweep/folder_lock.h"
 #include "results/record/record.h"
 
 namespace precbench {
@@ -28,7 +30,6 @@ class SweepFolder {
   /// sweep writes to it, or if one of its files exists but is not a writable regular file (writing to a pipe
   /// would wait for a reader).
   explicit SweepFolder(const std::string& path);
-  ~SweepFolder();
   SweepFolder(const SweepFolder&) = delete;
   SweepFolder& operator=(const SweepFolder&) = delete;
 
@@ -56,7 +57,7 @@ class SweepFolder {
   Identity identity() const;
 
   std::filesystem::path path_;
-  int lock_;
+  std::optional<FolderLock> lock_;
   bool taken_ = false;
   Identity last_;  // of records() when it was declared known, or after the last append
 };
