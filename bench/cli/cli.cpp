@@ -131,13 +131,17 @@ int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const No
   std::vector<Case> cases;
   for (const Plan& plan : grid) cases.push_back(plan.fields);
   check_spread(cases, nodes);
+  // Known before the processes meet, so it is said before they wait for each other.
+  if (const VisibleGpus gpus = find_gpus(); gpus.count == 0)
+    tell(fmt::format("precbench: process {} of {}: --device {}: {}; its cases will be unsupported",
+                     nodes.index, nodes.count, cases.front().device, gpus.reason));
   if (nodes.index > 0) return run_worker(nodes, address, secret, cases, options.child);
   if (secret.empty() && !options.quiet)
     tell(fmt::format(
         "PRECBENCH_SECRET is not set: until all {} processes have met, any program of this version "
         "that reaches {} can be one of them",
         nodes.count, to_string(address)));
-  Coordinator coordinator(nodes, address, secret);
+  Coordinator coordinator(nodes, address, secret, {}, cases);
   options.coordinator = &coordinator;
   check_files(grid);
   tell_about(grid);

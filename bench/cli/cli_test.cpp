@@ -15,6 +15,7 @@
 #include "bench/cli/cli_testing.h"
 #include "bench/process/link.h"
 #include "bench/process/rendezvous_testing.h"
+#include "kernels/gpu/device_info.h"
 #include "kernels/testing/processes.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
@@ -257,14 +258,21 @@ TEST_CASE("several processes: process 0 warns if PRECBENCH_SECRET is not set", "
       return execl(PRECBENCH_BINARY_DIR "/precbench", "precbench", "sweep", "--device", "cuda", "--gpus", "2",
                    "--out", "none", nullptr);
     });
-    CHECK(eventually([&] { return connect_to(address).open() || !alive(pid); }));
+    CHECK(eventually(
+        [&] { return contains(file_text(file), " is waiting for process 1 at ") || !alive(pid); }));
     kill(pid, SIGKILL);
     CHECK(exit_status(pid) == -SIGKILL);
     return file_text(file);
   };
-  CHECK(
-      said(nullptr).starts_with("PRECBENCH_SECRET is not set: until all 2 processes have met, any program "));
-  CHECK(said("0123456789abcdef").empty());
+  const std::string warning = "PRECBENCH_SECRET is not set: until all 2 processes have met, any program ";
+  CHECK(contains(said(nullptr), warning));
+  const std::string with_secret = said("0123456789abcdef");
+  CHECK(!contains(with_secret, warning));
+  // Process 0 knows its own GPUs, and says so before it waits.
+  const std::string unsupported =
+      "precbench: process 0 of 2: --device cuda: " + find_gpus().reason + "; its cases will be unsupported\n";
+  CHECK((find_gpus().count > 0 ||
+         with_secret.starts_with(unsupported + "precbench: process 0 of 2 is waiting for ")));
 }
 
 TEST_CASE("dry run: the last line has the number of cases and explains the columns", "[cli]") {

@@ -2,12 +2,16 @@
 #include "bench/process/coordinator.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "bench/machine/environment.h"
 #include "bench/process/handshake.h"
+#include "bench/process/sweep_summary.h"
+#include "bench/process/tell.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
@@ -18,7 +22,20 @@ using End = CaseProcessResult::End;
 using namespace std::chrono_literals;
 
 constexpr auto kWorkerPoll = 50ms;
+constexpr auto kBetweenLines = 30s;  ///< between lines that say for whom process 0 waits
+constexpr auto kEndOfHandshakes = 500ms;  ///< longest wait, at the end, for handshakes that are under way
+constexpr auto kBetweenPolls = 5ms;
 constexpr std::size_t kLongestWords = 4096;  ///< bytes of a worker's text
+
+/// Returns "process 1", "processes 1, 4 and 5", "processes 1 to 15".
+std::string list_processes(const std::vector<int>& processes) {
+  if (processes.size() == 1) return fmt::format("process {}", processes.front());
+  const auto count = static_cast<std::ptrdiff_t>(processes.size());
+  if (count > 3 && processes.back() - processes.front() == count - 1)
+    return fmt::format("processes {} to {}", processes.front(), processes.back());
+  return fmt::format("processes {} and {}",
+                     fmt::join(processes.begin(), processes.begin() + (count - 1), ", "), processes.back());
+}
 
 /// Returns status and error of a record as text; an empty status if it is not a record.
 std::pair<std::string, std::string> outcome_of(const std::string& record) {
@@ -67,28 +84,102 @@ bool succeeded(const CaseProcessResult& result) {
 }
 
 Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::string& secret,
-                         const Timeouts& timeouts)
-    : nodes_(nodes), timeouts_(timeouts), visible_gpus_(find_gpus().count), host_(host_name()) {
-  HandshakeListener listener(nodes, address, secret, timeouts.handshake);
-  for (int process = 1; process < nodes.count; ++process) workers_.push_back({process, "", Link(), true});
-  const auto worker = [&](int process) -> Worker& { return workers_[static_cast<std::size_t>(process) - 1]; };
-  const auto unmet = [&] {
-    return std::find_if(workers_.begin(), workers_.end(), [](const Worker& f) { return !f.link.open(); });
+                         const Timeouts& timeouts, const std::vector<Case>& grid)
+    : nodes_(nodes),
+      timeouts_(timeouts),
+      visible_gpus_(find_gpus().count),
+      host_(host_name()),
+      listener_(std::make_unique<HandshakeListener>(nodes, address, secret, timeouts.handshake)) {
+  for (int process = 1; process < nodes.count; ++process)
+    workers_.push_back({process, "", Link(), grid.empty(), true});
+  meet(address, grid);
+}
+
+std::vector<int> Coordinator::missing() const {
+  std::vector<int> processes;
+  for (const Worker& f : workers_)
+    if (!f.met()) processes.push_back(f.process);
+  return processes;
+}
+
+std::optional<std::string> Coordinator::hear(Worker& worker, const nlohmann::ordered_json& own) {
+  const auto message = worker.link.receive();
+  if (!message) return std::nullopt;
+  // A worker has nothing else to send before the first case.
+  if (!message->contains("sweep")) worker.link.close();
+  if (worker.agreed || !worker.link.open()) return std::nullopt;
+  const auto difference = sweep_difference(own, *message, worker.process);
+  worker.agreed = !difference;
+  return difference ? std::optional(fmt::format("process {} ({}) has another sweep: {}", worker.process,
+                                                worker.host, *difference))
+                    : std::nullopt;
+}
+
+void Coordinator::meet(const Address& address, const std::vector<Case>& grid) {
+  const nlohmann::ordered_json own = summarize_sweep(grid);
+  std::optional<std::string> other_sweep;
+  const auto listen_to = [&](Worker& f) {
+    if (auto difference = hear(f, own)) other_sweep = std::move(difference);
   };
-  for (const auto end = Clock::now() + timeouts.meet; unmet() != workers_.end();) {
-    if (Clock::now() > end)
-      throw InvalidInput(fmt::format("process {} of {} has not connected to {} within {} s{}{}",
-                                     unmet()->process, nodes.count, to_string(address), timeouts.meet / 1.0s,
-                                     listener.last_refusal() ? "; refused meanwhile: " : "",
-                                     listener.last_refusal().value_or("")));
-    for (JoinedWorker& joined :
-         listener.admit(kWorkerPoll, [&](int process) { return worker(process).link.open(); }))
-      worker(joined.process) = {joined.process, joined.host, std::move(joined.link), true};
-    // A worker that ends before the others have connected may be restarted; none has anything to send yet.
-    for (Worker& f : workers_)
-      if (f.link.receive()) f.link.close();
+  // A worker that ends before the others have connected may be restarted, so its number must be free by then.
+  const auto taken = [&](int process) {
+    Worker& f = workers_[static_cast<std::size_t>(process) - 1];
+    listen_to(f);
+    return f.link.open();
+  };
+  const auto begin = Clock::now();
+  for (auto next_line = begin; !missing().empty();) {
+    if (const auto now = Clock::now(); now >= next_line) {
+      tell(fmt::format("precbench: process 0 of {} is {} for {} at {}", nodes_.count,
+                       next_line == begin ? "waiting" : "still waiting", list_processes(missing()),
+                       to_string(address)));
+      next_line = now + kBetweenLines;
+    }
+    if (Clock::now() > begin + timeouts_.meet)
+      give_up(fmt::format("process {} of {} has not connected to {} within {} s{}{}", missing().front(),
+                          nodes_.count, to_string(address), timeouts_.meet / 1.0s,
+                          listener_->last_refusal() ? "; refused meanwhile: " : "",
+                          listener_->last_refusal().value_or("")));
+    for (JoinedWorker& joined : listener_->admit(kWorkerPoll, taken))
+      workers_[static_cast<std::size_t>(joined.process) - 1] = {joined.process, joined.host,
+                                                                std::move(joined.link), grid.empty(), true};
+    std::for_each(workers_.begin(), workers_.end(), listen_to);
+    if (other_sweep) give_up(*other_sweep);
+    // If all are connected, one more that cannot agree is not needed.
+    const bool incomplete =
+        std::any_of(workers_.begin(), workers_.end(), [](const Worker& f) { return !f.link.open(); });
+    if (listener_->conflict() && incomplete) give_up(*listener_->conflict());
   }
 }
+
+void Coordinator::give_up(const std::string& why) {
+  std::vector<bool> told(workers_.size(), false);
+  const auto know = [&](const Worker& f) {
+    return told[static_cast<std::size_t>(f.process) - 1] && !f.link.open();
+  };
+  for (const auto end = Clock::now() + timeouts_.farewell;;) {
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      Link& link = workers_[i].link;
+      if (link.open() && !told[i]) {
+        link.send({{"refused", why}});
+        told[i] = true;
+      }
+      link.receive();  // closes it once the worker has left; closing it before could lose what was sent
+    }
+    if (std::all_of(workers_.begin(), workers_.end(), know) || Clock::now() >= end) throw InvalidInput(why);
+    const auto taken = [&](int process) { return told[static_cast<std::size_t>(process) - 1]; };
+    for (JoinedWorker& joined : listener_->admit(kWorkerPoll, taken))
+      workers_[static_cast<std::size_t>(joined.process) - 1].link = std::move(joined.link);
+  }
+}
+
+void Coordinator::refuse_latecomers() {
+  if (std::any_of(workers_.begin(), workers_.end(), [](const Worker& f) { return !f.link.open(); }))
+    listener_.reset();
+  if (listener_) listener_->admit(0ms, [](int) { return true; });
+}
+
+bool Coordinator::says_lost(const std::string& error) { return error.find(kLost) != std::string::npos; }
 
 std::string Coordinator::name(int process, const std::string& host, const Plan& plan) const {
   const int local = plan.ranks / nodes_.count, first = process * local;
@@ -109,6 +200,7 @@ std::vector<std::string> Coordinator::silent(const Plan& plan) const {
 }
 
 void Coordinator::listen(const Plan& plan) {
+  refuse_latecomers();
   for (Worker& f : workers_) {
     if (f.reported) continue;
     CaseProcessResult result;
@@ -131,6 +223,7 @@ void Coordinator::listen(const Plan& plan) {
         result.record = record.dump();
       }
     } else if (report || !f.link.open()) {
+      if (report) result.last_lines = text_in(*report, "left", "", kLongestWords);
       f.link.close();  // after nonsense
       result.end = End::lost;
     } else {
@@ -265,6 +358,12 @@ std::vector<std::string> Coordinator::lost() const {
 
 void Coordinator::finish(int status) {
   for (Worker& f : workers_) f.link.send({{"do", "end"}, {"status", status}});
+  // A process whose handshake is under way would otherwise wait for a process 0 that is gone.
+  for (const auto end = Clock::now() + kEndOfHandshakes; Clock::now() < end;) {
+    refuse_latecomers();
+    if (!listener_ || !listener_->has_pending()) return;
+    std::this_thread::sleep_for(kBetweenPolls);
+  }
 }
 
 }  // namespace precbench

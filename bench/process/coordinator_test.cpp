@@ -16,11 +16,13 @@
 #include "bench/process/rendezvous_testing.h"
 #include "bench/process/worker.h"
 #include "bench/step/rank_threads_testing.h"
+#include "bench/sweep/finished_rows.h"
 #include "bench/sweep/sweep.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/processes.h"
 #include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 using namespace std::chrono_literals;
@@ -163,18 +165,30 @@ class Together {
     return false;
   }
   std::map<std::int64_t, Record> rows() const { return rows_by_seed(options_); }
+  /// Returns the rows that the next start counts.
+  Rows counted_rows() const {
+    return read_finished_rows(options_.out + "/records.jsonl", resolve(grid_), false);
+  }
   std::string error_of(std::int64_t seed) const { return rows().at(seed).error.value_or("none"); }
+  const Address& address() const { return address_; }
   pid_t pid(int process) const { return pids_.at(static_cast<std::size_t>(process)); }
   int exit_status(int process) {
     return ::exit_status(std::exchange(pids_.at(static_cast<std::size_t>(process)), -1));
   }
-  std::string said(int process) const { return file_text(directory_ / fmt::format("stderr{}", process)); }
+  /// Returns the lines on the process's standard error, without those that say for whom it waits.
+  std::string said(int process) const {
+    std::istringstream lines(file_text(directory_ / fmt::format("stderr{}", process)));
+    std::string text;
+    for (std::string line; std::getline(lines, line);)
+      if (line.find(" is waiting for ") == std::string::npos) text += line + "\n";
+    return text;
+  }
 
  private:
   int run(const Nodes& nodes) {
     errors_to(directory_ / fmt::format("stderr{}", nodes.index));
     if (nodes.index > 0) return run_worker(nodes, address_, kSecret, grid_, options_.child, timeouts_);
-    Coordinator coordinator(nodes, address_, kSecret, timeouts_);
+    Coordinator coordinator(nodes, address_, kSecret, timeouts_, grid_);
     options_.coordinator = &coordinator;
     const int status = run_sweep(grid_, options_);
     coordinator.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
@@ -276,15 +290,28 @@ TEST_CASE("Coordinator: a killed worker ends the case and the sweep", "[together
   CHECK(sweep.exit_status(1) == -SIGKILL);
   CHECK(sweep.exit_status(2) == kSweepInterrupted);
   CHECK(eventually([&] { return !sweep.any_part_alive(); }));
-  // The case that ran has its row; later ones have none, so that the same command runs them.
+  // The case that ran has a row, which says what happened and does not count; later ones have none.
   auto rows = sweep.rows();
   CHECK(rows.size() == 2);
   CHECK(rows[kFine + 1].status == Status::ok);
   CHECK(rows[kHang].status == Status::crashed);
   CHECK(rows[kHang].error == process_1("rank 1") + ": the connection to it is lost");
   const std::string said = sweep.said(0);
-  CHECK(said.starts_with("no connection to process 1 (" + host_name() + "): 2 of 3 cases are in "));
+  CHECK(said.starts_with("no connection to process 1 (" + host_name() + "): 1 of 3 cases are in "));
   CHECK(said.ends_with("; start the processes again, and the same command resumes from there\n"));
+  const Rows counted = sweep.counted_rows();
+  CHECK(counted.size() == 1);
+  CHECK(counted.contains(rows[kFine + 1].id));
+}
+
+TEST_CASE("Coordinator: a process that is lost in the last case leaves it to the same command",
+          "[together]") {
+  Together sweep(2, {kFine, kHang}, 2, 0);
+  REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
+  kill(sweep.pid(1), SIGKILL);
+  CHECK(sweep.exit_status(0) == kSweepInterrupted);
+  CHECK(sweep.said(0).starts_with("no connection to process 1 (" + host_name() + "): 1 of 2 cases are in "));
+  CHECK(sweep.counted_rows().size() == 1);
 }
 
 TEST_CASE("run_worker: workers end when their coordinator is killed", "[together]") {
@@ -404,13 +431,163 @@ TEST_CASE("run_worker: an interrupt while waiting for process 0 is an interrupt"
 }
 
 TEST_CASE("Coordinator: processes do not wait forever for each other", "[together]") {
-  constexpr Timeouts kNone = {.meet = 200ms, .stop = 1s, .row = 1s};
+  constexpr Timeouts kNone = {.meet = 200ms, .stop = 1s, .row = 1s, .farewell = 10ms};
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
   const Address address = {"127.0.0.1", 1};  // a port that no user's program can listen on
   CHECK_THROWS_WITH(run_worker(second, address, "", {}, child_command(kFakePart), kNone),
                     "process 1 of 2 found no process 0 at 127.0.0.1:1 within 0.2 s");
   CHECK_THROWS_WITH(Coordinator(first, Address{"127.0.0.1", 0}, "", kNone),
                     "process 1 of 2 has not connected to 127.0.0.1:0 within 0.2 s");
+}
+
+namespace {
+
+/// Processes that meet or refuse each other: process 0 with one number of processes and grid, and a worker with
+/// others.
+struct Meeting {
+  Nodes first = {0, 2, 0, "the test"};
+  std::vector<std::pair<Nodes, std::string>> workers;  // with their secrets
+  Case of_first = {}, of_workers = {};
+  std::chrono::milliseconds farewell = 10ms;
+
+  /// Runs all to their end; process 0 ends once all have met, without running a case. Returns for each, process 0
+  /// first, its exit status and the lines on its standard error.
+  std::vector<std::pair<int, std::string>> run() const {
+    const TempDirectory directory;
+    const Address address = free_address();
+    std::vector<pid_t> pids = {in_background([&] {
+      errors_to(directory / "0");
+      Timeouts timeouts = kPatient;
+      timeouts.farewell = farewell;
+      Coordinator coordinator(first, address, kSecret, timeouts, {of_first});
+      coordinator.finish(kSweepDone);
+      return 0;
+    })};
+    for (const auto& [nodes, secret] : workers)
+      pids.push_back(in_background([&, nodes = nodes, secret = secret] {
+        errors_to(directory / std::to_string(pids.size()));
+        return run_worker(nodes, address, secret, {of_workers}, {"/bin/true"}, kPatient);
+      }));
+    std::vector<std::pair<int, std::string>> ends;
+    for (std::size_t i = 0; i < pids.size(); ++i) {
+      const int status = exit_status(pids[i]);
+      ends.emplace_back(status, file_text(directory / std::to_string(i)));
+    }
+    return ends;
+  }
+};
+
+constexpr int kThrown = 99;  ///< exit status of in_background after an exception
+
+Case on_cpu() {
+  Case c;
+  c.device = "cpu", c.gpus = 2;
+  return c;
+}
+
+}  // namespace
+
+// None of these waits for a time limit: kPatient's are as long as a test may take.
+TEST_CASE("Coordinator: processes of another number of processes end at once on both sides", "[together]") {
+  Meeting meeting;
+  meeting.workers = {{{1, 3, 0, "the test"}, kSecret}};
+  const auto ends = meeting.run();
+  const std::string why = "says that it is process 1 of 3, while process 0 says that there are 2";
+  CHECK(ends[0].first == kThrown);
+  CHECK(ends[0].second.ends_with("\na process at 127.0.0.1 " + why + "\n"));
+  CHECK(ends[1].first == kThrown);
+  CHECK(contains(ends[1].second, "process 1 of 3 cannot join process 0 at 127.0.0.1:"));
+  CHECK(ends[1].second.ends_with(": it refused this process, which " + why + "\n"));
+}
+
+TEST_CASE("Coordinator: processes of another sweep end at once and both sides name the argument",
+          "[together]") {
+  Meeting meeting;
+  meeting.first.count = 3;
+  meeting.workers = {{{1, 3, 0, "the test"}, kSecret}, {{2, 3, 0, "the test"}, kSecret}};
+  meeting.of_first = meeting.of_workers = on_cpu();
+  meeting.of_workers.lr = 1;
+  meeting.farewell = kHangGuard;  // ends as soon as both know
+  for (const auto& [status, said] : meeting.run()) {
+    INFO(said);
+    CHECK(status == kThrown);
+    CHECK(contains(said, ") has another sweep: --lr is 1 in process "));
+    CHECK(said.ends_with(" and 0.0003 in process 0; start all processes with the same arguments\n"));
+  }
+}
+
+TEST_CASE("Coordinator: of a number that two processes have one is refused at once", "[together]") {
+  // Process 2 never comes: nobody can start.
+  Meeting meeting;
+  meeting.first.count = 3;
+  meeting.workers = {{{1, 3, 0, "the test"}, kSecret}, {{1, 3, 0, "the test"}, kSecret}};
+  for (const auto& [status, said] : meeting.run()) {
+    INFO(said);
+    CHECK(status == kThrown);
+    CHECK(contains(said, "is the second that says it is process 1\n"));
+  }
+}
+
+TEST_CASE("Coordinator: a process with a wrong secret ends at once and the others go on", "[together]") {
+  const TempDirectory directory;
+  const Address address = free_address();
+  const pid_t first = in_background([&] {
+    errors_to(directory / "0");
+    Coordinator coordinator({0, 2, 0, "the test"}, address, kSecret, kPatient, {on_cpu()});
+    coordinator.finish(kSweepDone);
+    return 0;
+  });
+  const auto worker = [&](const std::string& name, const std::string& secret) {
+    return in_background([&, name, secret] {
+      errors_to(directory / name);
+      return run_worker({1, 2, 0, "the test"}, address, secret, {on_cpu()}, {"/bin/true"}, kPatient);
+    });
+  };
+  CHECK(exit_status(worker("wrong", "of other processes")) == kThrown);
+  CHECK(file_text(directory / "wrong")
+            .ends_with(": it refused this process, which does not know the secret (PRECBENCH_SECRET)\n"));
+  CHECK(exit_status(worker("right", kSecret)) == 0);
+  CHECK(exit_status(first) == 0);
+  CHECK(contains(file_text(directory / "0"),
+                 "precbench: refused: a process at 127.0.0.1 does not know the secret (PRECBENCH_SECRET)\n"));
+}
+
+TEST_CASE("Coordinator: processes say at once for whom and where they wait", "[together]") {
+  const TempDirectory directory;
+  const Address address = free_address();
+  const pid_t worker = in_background([&] {
+    errors_to(directory / "1");
+    return run_worker({1, 6, 0, "the test"}, address, kSecret, {on_cpu()}, {"/bin/true"}, kPatient);
+  });
+  const std::string of_worker =
+      fmt::format("precbench: process 1 of 6 is waiting for process 0 at {}\n", to_string(address));
+  CHECK(eventually([&] { return file_text(directory / "1") == of_worker; }));
+  const pid_t first = in_background([&] {
+    errors_to(directory / "0");
+    Coordinator({0, 6, 0, "the test"}, address, kSecret, kPatient, {on_cpu()});
+    return 0;
+  });
+  const std::string of_first =
+      fmt::format("precbench: process 0 of 6 is waiting for processes 1 to 5 at {}\n", to_string(address));
+  CHECK(eventually([&] { return file_text(directory / "0") == of_first; }));
+  for (const pid_t pid : {first, worker}) {
+    kill(pid, SIGKILL);
+    exit_status(pid);
+  }
+}
+
+TEST_CASE("Coordinator: a process that comes after all have met is refused at once", "[together]") {
+  Together sweep(2, {kHang}, 2, 0);
+  REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
+  const TempDirectory directory;
+  const pid_t late = in_background([&] {
+    errors_to(directory / "late");
+    return run_worker({1, 2, 0, "the test"}, sweep.address(), kSecret, {on_cpu()}, {"/bin/true"}, kPatient);
+  });
+  CHECK(exit_status(late) == kThrown);
+  CHECK(file_text(directory / "late").ends_with("which is the second that says it is process 1\n"));
+  kill(sweep.pid(0), SIGTERM);
+  CHECK(sweep.exit_status(0) == kSweepInterrupted);
 }
 
 TEST_CASE("Coordinator: an address of another host is refused in one line", "[together]") {

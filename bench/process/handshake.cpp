@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using Message = nlohmann::ordered_json;
 
-constexpr int kProtocol = 3;
+constexpr int kProtocol = 4;
 constexpr auto kHandshakePoll = 50ms;
 // Large enough that a new client is polled several times before enough newer ones have come to make it the
 // oldest.
@@ -75,7 +75,7 @@ std::vector<JoinedWorker> HandshakeListener::admit(std::chrono::milliseconds tim
     Link link = listener_.accept(i == 0 ? timeout : 0ms);
     if (!link.open()) break;
     const std::string address = link.peer();
-    pending_.push_back({std::move(link), address, Clock::now(), 0, "", "", ""});
+    pending_.push_back({std::move(link), address, Clock::now()});
     advance(pending_.back(), joined_workers, here);
   }
   std::erase_if(pending_, [](const PendingConnection& s) { return !s.link.open(); });
@@ -102,44 +102,55 @@ void HandshakeListener::advance(PendingConnection& connection, std::vector<Joine
   const auto message = connection.link.receive();
   if (!message) {
     if (connection.link.open() && Clock::now() - connection.since > handshake_timeout_)
-      refuse(connection, fmt::format("has not completed the handshake within {} s", handshake_timeout_ / 1s));
-  } else if (connection.process == 0) {
-    answer_hello(connection, *message, taken);
-  } else if (!equal_in_constant_time(text_in(*message, "proof", ""), connection.its_proof)) {
-    refuse(connection, "does not know the secret (PRECBENCH_SECRET)");
-  } else if (taken(connection.process)) {
-    refuse(connection, fmt::format("is the second that says it is process {}", connection.process));
-  } else {
-    connection.link.send({{"proof", connection.our_proof}});
-    connection.link.trust();
-    joined_workers.push_back({connection.process, connection.host, std::exchange(connection.link, Link())});
+      refuse(connection, fmt::format("has not completed the handshake within {} s", handshake_timeout_ / 1s),
+             "", Refusal::again);
+    return;
   }
+  if (!connection.greeted) return answer_hello(connection, *message);
+  if (!equal_in_constant_time(text_in(*message, "proof", ""), connection.its_proof))
+    return refuse(connection, "does not know the secret (PRECBENCH_SECRET)");
+  if (connection.mismatch.empty() && taken(connection.process))
+    connection.mismatch = fmt::format("is the second that says it is process {}", connection.process);
+  if (!connection.mismatch.empty()) {
+    refuse(connection, connection.mismatch);
+    conflict_ = last_refusal_;
+    return;
+  }
+  connection.link.send({{"proof", connection.our_proof}});
+  connection.link.trust();
+  joined_workers.push_back({connection.process, connection.host, std::exchange(connection.link, Link())});
 }
 
-void HandshakeListener::answer_hello(PendingConnection& connection, const Message& hello,
-                                     const std::function<bool(int)>& taken) {
+void HandshakeListener::answer_hello(PendingConnection& connection, const Message& hello) {
   const std::string nonce = text_in(hello, "nonce", "");
   const int process = integer_in(hello, "process", -1), of = integer_in(hello, "of", -1);
-  if (describe(hello) != describe(build()) || !is_nonce(nonce))
-    return refuse(connection, fmt::format("is another version: {}", describe(hello)),
-                  fmt::format("; this one is {}", describe(build())));
-  if (of != nodes_.count || process < 1 || process >= nodes_.count)
-    return refuse(connection, fmt::format("says that it is process {} of {}", process, of),
-                  fmt::format("; this one is 0 of {}", nodes_.count));
-  if (taken(process))
-    return refuse(connection, fmt::format("is the second that says it is process {}", process));
+  const bool other_version = describe(hello) != describe(build());
+  const std::string version = fmt::format("is another version: {}", describe(hello));
+  const std::string own_version = fmt::format("; this one is {}", describe(build()));
+  // Another protocol may have other proofs.
+  if (integer_in(hello, "precbench", 0) != kProtocol || !is_nonce(nonce))
+    return refuse(connection, version, own_version);
+  if (other_version)
+    connection.mismatch = fmt::format("{}; process 0 is {}", version, describe(build()));
+  else if (of != nodes_.count || process < 1 || process >= nodes_.count)
+    connection.mismatch =
+        fmt::format("says that it is process {} of {}, while process 0 says that there are {}", process, of,
+                    nodes_.count);
   const std::string own = random_hex();
   connection.host = text_in(hello, "host", connection.address, kLongestHost);
   connection.its_proof = proof_of(secret_, "worker", nonce, own, process, of);
   connection.our_proof = proof_of(secret_, "coordinator", nonce, own, process, of);
   connection.process = process;
+  connection.greeted = true;
   connection.link.send({{"nonce", own}});
 }
 
-void HandshakeListener::refuse(PendingConnection& connection, const std::string& why,
-                               const std::string& here) {
+void HandshakeListener::refuse(PendingConnection& connection, const std::string& why, const std::string& here,
+                               Refusal kind) {
   last_refusal_ = fmt::format("a process at {} {}{}", connection.address, why, here);
-  connection.link.send({{"refused", why}});
+  Message answer = {{"refused", why}};
+  if (kind == Refusal::again) answer["again"] = true;
+  connection.link.send(answer);
   connection.link.close();
   if (Clock::now() < next_report_) {
     ++unreported_;
@@ -166,20 +177,20 @@ HandshakeResult try_handshake(const Nodes& nodes, const Address& address, const 
     if (!message) continue;
     if (const std::string why = text_in(*message, "refused", "", Link::kLongestHandshakeMessage);
         !why.empty())
-      return {Link(), "it refused this process, which " + why};
+      return {Link(), "it refused this process, which " + why, !flag_in(*message, "again", false)};
     if (nonce.empty()) {
       nonce = text_in(*message, "nonce", "");
-      if (!is_nonce(nonce)) return {Link(), "it is not process 0 of this version"};
+      if (!is_nonce(nonce)) return {Link(), "it is not process 0 of this version", false};
       link.send({{"proof", proof_of(secret, "worker", own, nonce, nodes.index, nodes.count)}});
       continue;
     }
     if (!equal_in_constant_time(text_in(*message, "proof", ""),
                                 proof_of(secret, "coordinator", own, nonce, nodes.index, nodes.count)))
-      return {Link(), "it does not know the secret (PRECBENCH_SECRET)"};
+      return {Link(), "it does not know the secret (PRECBENCH_SECRET)", false};
     link.trust();
-    return {std::move(link), std::nullopt};
+    return {std::move(link), std::nullopt, false};
   }
-  return {Link(), "it did not admit this process"};
+  return {Link(), "it did not admit this process", false};
 }
 
 }  // namespace precbench

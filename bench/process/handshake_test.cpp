@@ -207,26 +207,54 @@ TEST_CASE("HandshakeListener: another build and unexpected or duplicate process 
           "[hello]") {
   TestServer server("");
   const auto refusal = [&](const Nodes& nodes) { return server.attempt(nodes, "").refusal; };
-  CHECK(refusal({5, 3, 0, ""}) == "it refused this process, which says that it is process 5 of 3");
-  CHECK(server.listener.last_refusal() ==
-        "a process at 127.0.0.1 says that it is process 5 of 3; this one is 0 of 3");
-  CHECK(refusal({1, 2, 0, ""}) == "it refused this process, which says that it is process 1 of 2");
+  CHECK(!server.listener.conflict());
+  const std::string fifth = "says that it is process 5 of 3, while process 0 says that there are 3";
+  CHECK(refusal({5, 3, 0, ""}) == "it refused this process, which " + fifth);
+  CHECK(server.listener.conflict() == "a process at 127.0.0.1 " + fifth);
+  CHECK(
+      refusal({1, 2, 0, ""}) ==
+      "it refused this process, which says that it is process 1 of 2, while process 0 says that there are 3");
   CHECK(!refusal(kSecond));
   CHECK(refusal(kSecond) == "it refused this process, which is the second that says it is process 1");
   CHECK(server.joined_workers.size() == 1);
   for (const char* key : {"precbench", "schema", "method", "commit", "dirty"}) {
     INFO(key);
-    Message hello = hello_of_this_build();
-    REQUIRE(hello.contains(key));
-    Message& value = hello[key];
+    TestServer other("");
+    Message value = hello_of_this_build().at(key);
     value = value.is_string() ? Message("0123") : value.is_boolean() ? Message(!value) : Message(77);
-    Link link = connect_to(server.address);
-    link.send(hello);
-    const std::string why = text_in(server.next(link), "refused", "");
+    const bool protocol = key == std::string("precbench");  // its proofs may be others
+    ManInTheMiddle client(other, kSecond, "");
+    if (protocol) {
+      Link link = connect_to(other.address);
+      client.hello[key] = value;
+      link.send(client.hello);
+      client.coordinator_proof = other.next(link);
+      client.worker.close();
+    } else {
+      client.pass_on({{key, value}});
+    }
+    const std::string why = text_in(client.coordinator_proof, "refused", "");
     CHECK(why.starts_with("is another version: protocol "));
-    CHECK(why.find("this one is") == std::string::npos);  // only for the coordinator's own error stream
-    CHECK(server.listener.last_refusal().value_or("").find("; this one is protocol ") != std::string::npos);
+    // The name of this build goes to processes of this sweep only.
+    CHECK((why.find("; process 0 is protocol ") == std::string::npos) == protocol);
+    CHECK(other.listener.conflict().has_value() != protocol);
+    CHECK(other.listener.last_refusal().value_or("").find(
+              protocol ? "; this one is protocol " : "; process 0 is protocol ") != std::string::npos);
+    client.result.get();
   }
+}
+
+TEST_CASE("HandshakeListener: only a client that knows the secret is a conflict", "[hello]") {
+  TestServer server("a secret");
+  CHECK(server.attempt({1, 2, 0, ""}, "another").final);
+  CHECK(server.attempt(kSecond, "another").final);
+  CHECK(!server.listener.conflict());
+  Link link = connect_to(server.address);
+  link.send({{"process", 1}, {"of", 2}});
+  CHECK(server.next(link).contains("refused"));
+  CHECK(!server.listener.conflict());
+  CHECK(server.attempt({1, 2, 0, ""}, "a secret").final);
+  CHECK(server.listener.conflict());
 }
 
 TEST_CASE("HandshakeListener: of two simultaneous clients with one number one is admitted", "[hello]") {
@@ -320,8 +348,9 @@ TEST_CASE("Coordinator: unknown clients cost no waiting and at most one line", "
   for (const int client : sockets) close(client);
   const std::string said = file_text(directory / "stderr");
   INFO(said);
-  CHECK(said.starts_with("precbench: refused: a process at 127.0.0.1 "));
-  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+  CHECK(said.starts_with("precbench: process 0 of 2 is waiting for process 1 at " + to_string(address) +
+                         "\nprecbench: refused: a process at 127.0.0.1 "));
+  CHECK(std::count(said.begin(), said.end(), '\n') == 2);
 }
 
 TEST_CASE("Coordinator: if nobody joins the error names the last refused client", "[together]") {
@@ -344,7 +373,7 @@ TEST_CASE("Coordinator: if nobody joins the error names the last refused client"
     std::string said;
     try {
       Coordinator({0, 2, 0, "the test"}, address, "a secret",
-                  {.meet = std::chrono::milliseconds(std::lround(1000 * limit))});
+                  {.meet = std::chrono::milliseconds(std::lround(1000 * limit)), .farewell = 10ms});
     } catch (const InvalidInput& error) {
       said = error.what();
     }
@@ -363,5 +392,7 @@ TEST_CASE("Coordinator: if nobody joins the error names the last refused client"
 TEST_CASE("HandshakeListener: a silent client is dropped after the timeout", "[hello]") {
   TestServer server("a secret", std::chrono::seconds(0));
   Link silent = connect_to(server.address);
-  CHECK(text_in(server.next(silent), "refused", "") == "has not completed the handshake within 0 s");
+  const Message answer = server.next(silent);
+  CHECK(text_in(answer, "refused", "") == "has not completed the handshake within 0 s");
+  CHECK(flag_in(answer, "again", false));  // a slow process may try once more
 }

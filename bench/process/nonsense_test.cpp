@@ -86,7 +86,9 @@ TEST_CASE("Coordinator: a worker that sends nonsense is lost and named", "[toget
     link.send(report);
     CHECK(exit_status(pid) == static_cast<int>(CaseProcessResult::End::lost));
     CHECK(file_text(directory / "stderr") ==
-          fmt::format("process 1 ({0}, rank 1)\nprocess 1 ({0})\n", host_name()));
+          fmt::format("precbench: process 0 of 2 is waiting for process 1 at {1}\nprocess 1 ({0}, rank 1)\n"
+                      "process 1 ({0})\n",
+                      host_name(), to_string(address)));
   }
 }
 
@@ -101,16 +103,37 @@ TEST_CASE("run_worker: disconnects from a coordinator that sends nonsense", "[to
   }
 }
 
-TEST_CASE("run_worker: refuses a case that is not in its own sweep", "[together]") {
+TEST_CASE("run_worker: refuses a case that is not in its own sweep and says how it differs", "[together]") {
   Case other = case_of_two();
   other.data = "/etc/passwd";
-  for (const Message& c :
-       {Message(), Message(5), Message{{"seq", "x"}}, Message{{"none", 1}}, case_to_json(other)}) {
+  const std::string invalid = "the order has no valid case";
+  for (const auto& [c, difference] :
+       {std::pair(Message(), invalid), std::pair(Message(5), invalid),
+        std::pair(Message{{"seq", "x"}}, invalid), std::pair(Message{{"none", 1}}, invalid),
+        std::pair(case_to_json(other),
+                  std::string("--data is synthetic in process 1 and /etc/passwd in process 0; "
+                              "start all processes with the same arguments"))}) {
     INFO(c.dump());
     const auto [status, said] = answer_to({{"do", "run"}, {"case", c}});
     CHECK(status == kCoordinatorGone);
     CHECK(said ==
-          "precbench: process 1 of 2 ends: process 0 has a case that is not in this process's sweep: "
-          "start all with the same command\n");
+          "precbench: process 1 of 2 ends: process 0 has a case that is not in this process's sweep: " +
+              difference + "\n");
   }
+}
+
+TEST_CASE("Coordinator: the row of a case that a worker refuses has the worker's reason", "[together]") {
+  const TempDirectory directory;
+  const Address address = free_address();
+  const pid_t pid = in_background([&] {
+    Coordinator coordinator({0, 2, 0, "the test"}, address, kSharedSecret, kShort);
+    const CaseProcessResult result = coordinator.run(kEndless, resolve(case_of_two()), 0);
+    std::ofstream(directory / "said") << result.last_lines;
+    return static_cast<int>(result.end);
+  });
+  Link link = reach(address);
+  CHECK(next(link).has_value());
+  link.send({{"left", "process 0 has another case"}});
+  CHECK(exit_status(pid) == static_cast<int>(CaseProcessResult::End::lost));
+  CHECK(file_text(directory / "said") == "process 0 has another case");
 }

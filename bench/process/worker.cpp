@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <thread>
+#include <utility>
+#include <variant>
 
 #include "bench/process/handshake.h"
 #include "bench/process/sweep_status.h"
+#include "bench/process/sweep_summary.h"
 #include "bench/process/tell.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
@@ -21,13 +25,22 @@ using namespace std::chrono_literals;
 /// Only the coordinator times a case: it may be stopped, and a lost link closes soon anyway.
 constexpr double kNoLimit = 0;
 constexpr std::chrono::milliseconds kRetry = 100ms, kRetryRefused = 1s;
+constexpr std::size_t kLongestReason = 1000;  ///< bytes of a reason that the coordinator gives
 
-/// Connects to the coordinator. Returns a closed link after an interrupt.
+/// Connects to the coordinator. Returns a closed link after an interrupt. Throws InvalidInput if the coordinator will
+/// not admit this process.
 Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Timeouts& timeouts) {
   const auto end = std::chrono::steady_clock::now() + timeouts.meet;
+  bool told = false;
   for (std::optional<std::string> refusal; !interrupted();) {
     HandshakeResult result = try_handshake(nodes, address, secret, interrupted, timeouts.handshake);
     if (result.link.open()) return std::move(result.link);
+    if (result.final)
+      throw InvalidInput(fmt::format("process {} of {} cannot join process 0 at {}: {}", nodes.index,
+                                     nodes.count, to_string(address), result.refusal.value_or("")));
+    if (!result.refusal && !std::exchange(told, true) && !interrupted())
+      tell(fmt::format("precbench: process {} of {} is waiting for process 0 at {}", nodes.index, nodes.count,
+                       to_string(address)));
     if (result.refusal && result.refusal != refusal) {
       refusal = result.refusal;
       tell(fmt::format("precbench: process {} of {} is still waiting for process 0 at {}: {}", nodes.index,
@@ -54,16 +67,20 @@ nlohmann::ordered_json report_of(const CaseProcessResult& result) {
   return report;
 }
 
-/// Returns the case that a message orders, if it is in `grid`; null otherwise, because a coordinator sends no
-/// other.
-const Case* ordered_case(const nlohmann::ordered_json& message, const std::vector<Case>& grid) {
+/// Returns the case that a message orders, if it is in `grid`; otherwise how it differs, because a coordinator sends
+/// no other.
+std::variant<const Case*, std::string> ordered_case(const nlohmann::ordered_json& message,
+                                                    const std::vector<Case>& grid, int here) {
+  const std::string no_case = "the order has no valid case";
   const auto fields = message.find("case");
-  if (fields == message.end() || !fields->is_object()) return nullptr;
+  if (fields == message.end() || !fields->is_object()) return no_case;
   try {
-    const auto found = std::find(grid.begin(), grid.end(), case_from_json(*fields));
-    return found == grid.end() ? nullptr : &*found;
+    const Case ordered = case_from_json(*fields);
+    const auto found = std::find(grid.begin(), grid.end(), ordered);
+    if (found != grid.end()) return &*found;
+    return case_difference(ordered, grid, here);
   } catch (const InvalidInput&) {
-    return nullptr;
+    return no_case;
   }
 }
 
@@ -82,25 +99,33 @@ int run_worker(const Nodes& nodes, const Address& address, const std::string& se
                const std::vector<Case>& grid, const std::vector<std::string>& command,
                const Timeouts& timeouts) {
   const InterruptGuard guard;
-  const auto leave = [&](const char* why) {
+  const auto leave = [&](const std::string& why) {
     tell(fmt::format("precbench: process {} of {} ends: process 0 {}", nodes.index, nodes.count, why));
     return kCoordinatorGone;
   };
   Link coordinator = meet(nodes, address, secret, timeouts);
   if (!coordinator.open()) return kSweepInterrupted;
+  coordinator.send(summarize_sweep(grid));
   while (!interrupted()) {
     coordinator.wait(kRetry);
     const auto order = coordinator.receive();
     if (!order && !coordinator.open()) return leave("ended before the sweep did");
     if (!order) continue;
+    if (const std::string why = text_in(*order, "refused", "", kLongestReason); !why.empty())
+      throw InvalidInput(fmt::format("process {} of {}: process 0 at {} ends the sweep: {}", nodes.index,
+                                     nodes.count, to_string(address), why));
     const std::string what = text_in(*order, "do", "");
     const int status = integer_in(*order, "status", kCoordinatorGone);
     if (what == "end" && (status == kSweepDone || status == kSweepInterrupted)) return status;
     if (what == "stop") continue;  // crossed the report of a case that has just ended
     if (what != "run") return leave("sent an unknown order");
-    const Case* c = ordered_case(*order, grid);
-    if (!c) return leave("has a case that is not in this process's sweep: start all with the same command");
-    run_part(coordinator, nodes, command, *c);
+    const std::variant<const Case*, std::string> c = ordered_case(*order, grid, nodes.index);
+    if (const auto* difference = std::get_if<std::string>(&c)) {
+      const std::string why = "has a case that is not in this process's sweep: " + *difference;
+      coordinator.send({{"left", "process 0 " + why}});
+      return leave(why);
+    }
+    run_part(coordinator, nodes, command, *std::get<const Case*>(c));
   }
   CaseProcessResult last;
   last.end = End::interrupted;

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "bench/machine/environment.h"
+#include "bench/process/coordinator.h"
 #include "bench/process/tell.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/lost_files.h"
@@ -149,6 +150,10 @@ bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases
 
 }  // namespace
 
+bool lost_a_process(const Record& record) {
+  return record.status == Status::crashed && record.error && Coordinator::says_lost(*record.error);
+}
+
 Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed) {
   RecordSet set = read_records({path});
   for (const std::string& problem : set.problems) tell(problem);
@@ -160,6 +165,7 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   Rows rows;
   std::set<std::size_t> dropped;
   std::map<std::string, std::string> machines;  // by id, for rows made on another machine
+  std::size_t left_alone = 0;                   // rows of cases that lost a process
   std::map<std::string, std::size_t> hosts;  // number of rows that count although made on another host
   std::map<std::string, std::size_t>
       commits;  // and of those that count although another build may have made them
@@ -180,11 +186,15 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
     }
     const auto missing = record.status == Status::ok ? missing_output(*wanted->second) : std::nullopt;
     if (missing) tell(*missing + " is missing: its finished case is run again");
-    // A file with the name of one that could not be written is from an older run.
-    const bool lost = record.status == Status::ok && !wanted->second->fields.save_final.empty() &&
-                      !lost_files(record).empty();
-    if (lost && !missing) tell("a finished case could not write its files, and is run again");
-    if (lost || missing || (retry_failed && is_failure(record.status))) {
+    // A file with the name of one that could not be written is from an older run. A case that could not write a
+    // checkpoint is a failed one.
+    const bool lost = !lost_files(record).empty() &&
+                      (record.status == Status::ok ? !wanted->second->fields.save_final.empty()
+                                                   : is_failure(record.status));
+    if (lost && !missing) tell("a case could not write its files, and is run again");
+    const bool alone = lost_a_process(record);
+    left_alone += alone ? 1 : 0;
+    if (lost || missing || alone || (retry_failed && is_failure(record.status))) {
       dropped.insert(i);
       continue;
     }
@@ -194,6 +204,9 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
       ++commits[commit_text(env)], commit_here = commit_text(now);
   }
   if (moved || !dropped.empty()) rewrite_without(dropped, set.records, path);
+  if (left_alone > 0)
+    tell(fmt::format("{} lost a process of the sweep, and {} run again", count_cases(left_alone),
+                     left_alone == 1 ? "is" : "are"));
 
   std::map<std::string, std::size_t> elsewhere;  // cases by machine
   for (const auto& [id, machine] : machines)

@@ -15,9 +15,12 @@ using Rows = std::map<std::string, Status>;
 
 inline bool is_failure(Status status) { return status == Status::crashed || status == Status::timeout; }
 
+/// Returns true if the row says that its case lost a process of the sweep: no result, so that the case runs again.
+bool lost_a_process(const Record& record);
+
 /// Returns the rows of the file `path` that count as results of the grid's cases, and all rows of other
-/// cases. Removes rows to be replaced from the file: cases whose saved weights are gone and, with
-/// `retry_failed`, failed ones; the original file is then kept at spare_name(path). Rows of record schema 1
+/// cases. Removes rows to be replaced from the file: cases whose saved weights are gone, that could not write a
+/// file or lost a process of the sweep and, with `retry_failed`, failed ones; the original file is then kept at spare_name(path). Rows of record schema 1
 /// do not count, because their ids do not cover what the case's names stood for. Prints a line on standard
 /// error for each kind of row that is ignored.
 Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed);

@@ -84,7 +84,7 @@ Record row_of_one(const Plan& plan, const CaseProcessResult& result, double time
   if (result.end == End::timed_out)
     return failed_record(plan, Status::timeout,
                          fmt::format("still running after {} s (--timeout){}", timeout_s, said(result)));
-  if (result.end == End::lost) return failed_record(plan, Status::crashed, "the connection to it is lost");
+  if (result.end == End::lost) return failed_record(plan, Status::crashed, Coordinator::kLost + said(result));
   if (result.end == End::signalled) {
     if (result.code == SIGKILL && result.out_of_memory)
       return failed_record(plan, Status::oom,
@@ -229,6 +229,10 @@ struct Sweep {
     if (killed) result = run_everywhere(plan, options, place, stop);
     if (result.end == End::interrupted || result.end == End::stopped) return std::nullopt;
     Record record = row_of(plan, result, options);
+    // The part of a process may die, and be reported, a moment before the process itself.
+    if (options.coordinator && record.status == Status::crashed && !lost_a_process(record))
+      for (const std::string& process : options.coordinator->lost())
+        record.error = fmt::format("{}; {}: {}", record.error.value_or(""), process, Coordinator::kLost);
     if (killed)
       record.warnings.push_back(
           "killed: the first process of this case was killed by signal 9 (SIGKILL); this row is of a second one");
@@ -239,7 +243,10 @@ struct Sweep {
     const Record record = finish_row(plan, measured);
     folder.append_row(record);
     lost_files += precbench::lost_files(record).size();
-    rows[record.id] = record.status;
+    if (!lost_a_process(record))
+      rows[record.id] = record.status;
+    else if (options.coordinator)
+      lost = options.coordinator->lost();
     progress.finish(plan, record);
     for (const std::string& warning : told_at_once(record)) {
       progress.clear_status();

@@ -376,6 +376,35 @@ TEST_CASE("run_sweep: a finished case whose saved weights are missing runs again
   CHECK(file_text(options.out + "/records.jsonl.1") == before);
 }
 
+TEST_CASE("run_sweep: a row that says that a process or a checkpoint was lost does not count", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const auto grid = fine_cases(3);
+  StepBoard board;
+  std::vector<Record> rows;
+  for (const Case& c : grid) rows.push_back(fake_run(c, {}, board));
+  for (Record& row : rows) row.status = Status::crashed, row.env = describe_environment(1, -1, 1);
+  rows[0].error = "process 1 (node-2, rank 1): the connection to it is lost";
+  rows[1].error = lost_file_warning("the checkpoint after step 2: no room");
+  rows[1].warnings = {*rows[1].error};
+  rows[2].error = "killed by signal 6 (Aborted)";
+  std::filesystem::create_directories(options.out);
+  for (const Record& record : rows) append_record(options.out + "/records.jsonl", record);
+  const pid_t pid = in_background([&] {
+    errors_to(directory / "said");
+    return run_sweep(grid, options);
+  });
+  CHECK(exit_status(pid) == kSweepFailures);  // of the third, which counts
+  CHECK(
+      file_text(directory / "said") ==
+      "a case could not write its files, and is run again\n1 case lost a process of the sweep, and is run again\n");
+  auto now = rows_by_seed(options);
+  CHECK(now.size() == 3);
+  CHECK(now[kFine].status == Status::ok);
+  CHECK(now[kFine + 1].status == Status::ok);
+  CHECK(now[kFine + 2].error == rows[2].error);
+}
+
 TEST_CASE("run_sweep: a case that is killed from outside once runs again", "[sweep]") {
   const TempDirectory directory;
   auto grid = cases_of({kKilledOnce});

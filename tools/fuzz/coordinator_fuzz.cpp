@@ -40,7 +40,7 @@ PRECBENCH_FUZZ_TARGET(coordinator) {
   std::thread worker([&] { follow_with(address, reports, over); });
   taken([] {
     Coordinator coordinator({0, 2, 0, "the fuzzer"}, address, kSecret,
-                            {.meet = 100ms, .stop = 5ms, .row = 5ms});
+                            {.meet = 100ms, .stop = 5ms, .row = 5ms, .farewell = 5ms});
     Case c;
     c.gpus = 2;
     coordinator.run({"/bin/true"}, resolve(c), 1);
