@@ -27,6 +27,7 @@
 #include "bench/process/worker.h"
 #include "bench/step/lost_files.h"
 #include "bench/sweep/case_files.h"
+#include "bench/sweep/disk_space.h"
 #include "bench/sweep/finish_row.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
@@ -391,6 +392,9 @@ int sweep(const SweepCommand& given) {
     check_out(options.out);
     tell_without_baseline(grid);
     tell_model_warnings(grid);
+    if (const auto why =
+            space_shortage(grid, options.fresh ? Earlier::moved_aside : Earlier::used, options.free_bytes))
+      tell("precbench: " + *why);
     const bool any_runs = predict_and_print(grid, command);
     if (!any_runs) tell("precbench: no case can run");
     return any_runs ? kSweepDone : kSweepFailures;
@@ -446,6 +450,7 @@ int run(const RunCommand& command) {
                     nodes.source, nodes.index, nodes.count));
   check_outputs(plan);
   tell_input_warnings(plan);
+  if (const auto why = space_shortage({plan}, Earlier::used, free_bytes_at)) throw InvalidInput(*why);
   check_peaks_variable();
   if (!command.out.empty()) const SweepFolder writable(command.out);
   // Not an error: the case may come from a grid in which other cases use the option.

@@ -57,16 +57,23 @@ TEST_CASE("run and sweep: --save-final on a full disk is a warning and status 1"
   CHECK(std::filesystem::file_size(directory / "w") > 65536);
 }
 
-TEST_CASE("run: checkpoints on a full disk are a warning and status 1", "[cli]") {
+TEST_CASE("run and sweep: a checkpoint on a full disk is a failure that the same command mends", "[cli]") {
   const TempDirectory directory;
-  const Answer answer =
-      output_of("(ulimit -f 64; " PRECBENCH_BINARY_DIR
-                "/precbench run --device cpu --batch 1 --seq 32 --steps 2 --checkpoint-every 1 --out " +
-                (directory / "out") + ")");
-  CHECK(answer.status == 1);
-  CHECK(contains(answer.text, "precbench: not written: the checkpoint after step 1: "));
-  CHECK(contains(answer.text, "File too large"));
-  CHECK(contains(answer.text, "\"status\": \"ok\""));
+  const std::string limited = "ulimit -f 64; " PRECBENCH_BINARY_DIR "/precbench ",
+                    flags = " --device cpu --batch 1 --seq 32 --steps 2 --checkpoint-every 1 --out " +
+                            (directory / "out");
+  const std::string line = "precbench: not written: the checkpoint after step 1: ";
+  const Answer run = output_of("(" + limited + "run" + flags + ")");
+  CHECK(run.status == 1);
+  CHECK(contains(run.text, line));
+  CHECK(contains(run.text, "\"status\": \"crashed\""));
+  CHECK(!contains(run.text, "\"status\": \"ok\""));
+  const Answer sweep = output_of("(" + limited + "sweep --fresh --quiet" + flags + ")");
+  CHECK(sweep.status == 1);
+  CHECK(contains(sweep.text, line));
+  const Answer again = precbench_says("sweep --quiet" + flags);
+  INFO(again.text);
+  CHECK(again.status == 0);
 }
 
 TEST_CASE("report: an output file on a full disk is one line and status 2", "[cli]") {

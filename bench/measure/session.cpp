@@ -58,6 +58,8 @@ class Session {
         verification_(verification_of(plan_, share)) {}
 
   void run();
+  /// Returns the warning for the first checkpoint that could not be written; null if there is none.
+  const std::optional<std::string>& lost_checkpoint() const { return lost_checkpoint_; }
 
  private:
   std::unique_ptr<Device> make_device(int rank) const {
@@ -116,7 +118,7 @@ class Session {
   std::unique_ptr<InitialWeights> initial_;
   std::unique_ptr<Checkpoint> trunk_, last_;  // trunk to fork from, and checkpoint to resume from
   std::int64_t begin_ = 0;                    // first step; set before ranks start to train
-  bool told_of_checkpoint_ = false;           // rank 0: has warned that a checkpoint could not be written
+  std::optional<std::string> lost_checkpoint_;  // rank 0: the warning for the first that was not written
   DryRun accounts_;
   std::optional<SamplingWatch> watch_;
 };
@@ -345,7 +347,8 @@ void Session::first_step_done(Rank& rank, std::int64_t step, const std::vector<s
     save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);
 }
 
-/// Writes a checkpoint. A full disk costs the checkpoint, not the run.
+/// Writes a checkpoint. On a full disk the run goes on, because its losses are worth a row, but it is not ok: a study
+/// forks from the state, and a restart resumes from it.
 void Session::save_checkpoint(Rank& rank, std::int64_t steps) {
   between_steps(rank, "a checkpoint", [&] {
     const bool first_rank = rank.comm().rank() == 0;
@@ -355,8 +358,9 @@ void Session::save_checkpoint(Rank& rank, std::int64_t steps) {
       curve = {training.loss, training.grad_norm, training.lr, training.evaluations};
     }
     const auto why = write_checkpoint(rank, plan_, steps, curve);
-    if (first_rank && why && !std::exchange(told_of_checkpoint_, true))
-      builder_.warn({lost_file_warning(fmt::format("the checkpoint after step {}: {}", steps, *why))});
+    if (!first_rank || !why || lost_checkpoint_) return;
+    lost_checkpoint_ = lost_file_warning(fmt::format("the checkpoint after step {}: {}", steps, *why));
+    builder_.warn({*lost_checkpoint_});
   });
 }
 
@@ -444,7 +448,9 @@ Record run_case(const Plan& plan, const NodeShare& share_given, StepBoard* board
     return record;
   }
   try {
-    Session(plan, share, board, record).run();
+    Session session(plan, share, board, record);
+    session.run();
+    if (const auto& lost = session.lost_checkpoint()) fail(record, Status::crashed, *lost);
   } catch (const Unsupported& error) {
     fail(record, Status::unsupported, error.what());
   } catch (const OutOfMemory& error) {

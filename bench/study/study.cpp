@@ -31,6 +31,7 @@
 #include "bench/study/study_settings.h"
 #include "bench/study/study_time.h"
 #include "bench/study/token_count.h"
+#include "bench/study/trunk_states.h"
 #include "bench/sweep/case_files.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
@@ -239,20 +240,14 @@ std::string words_with_or(const std::vector<std::int64_t>& numbers) {
   return words;
 }
 
-/// Returns the bytes of a checkpoint: 12 for each trained parameter (FP32 weights and moments), 2 for each frozen one.
-double bytes_of_state(const Plan& plan) {
-  const auto all = static_cast<double>(parameter_count(plan.model));
-  const LoraOptions& lora = plan.parameters.lora;
-  return lora ? 2 * all + 12.0 * static_cast<double>(lora_parameter_count(plan.model, lora.rank)) : 12 * all;
-}
-
 /// Returns "study of tiny on cpu: 3 trunks, forks of 60 steps after 100, 200; ...; checkpoints of 0.1 GB and
 /// rows in out/study".
 std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks,
                     const Concurrency& concurrency, const std::string& out) {
   double bytes = 0;
   const std::vector<std::int64_t> ages = settings.kept_ages();
-  for (const Plan& trunk : trunks) bytes += bytes_of_state(trunk) * static_cast<double>(ages.size());
+  for (const Plan& trunk : trunks)
+    bytes += static_cast<double>(missing_checkpoint_bytes(trunk, Earlier::moved_aside));
   const std::string when =
       settings.steady
           ? fmt::format("{} of BF16, the first from which its loss is steady", words_with_or(ages))
@@ -409,6 +404,143 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
   return sub;
 }
 
+namespace {
+
+/// A study's plans and the way in which they run.
+struct StudyRun {
+  const StudySettings& settings;
+  const std::vector<StudyPlan>& models;
+  std::string out;
+  SweepOptions options;
+
+  std::string records() const { return out + "/records.jsonl"; }
+};
+
+/// A trunk with its forks. Those of a settled trunk all have rows, so it needs no state any more.
+struct TrunkWork {
+  Plan trunk;
+  std::vector<Plan> forks;  ///< only of a settled trunk; others are resolved once the states exist
+  bool settled = false;
+};
+
+/// Returns the unresolved forks of each trunk of a model, in the trunks' order.
+std::vector<std::vector<StudyCase>> forks_by_trunk(const StudyPlan& model, const std::vector<Plan>& trunks,
+                                                   const ForkAges& ages) {
+  std::vector<std::vector<StudyCase>> forks(trunks.size());
+  for (StudyCase& one : model.forks(trunks, ages))
+    forks[static_cast<std::size_t>(one.place.trunk) - 1].push_back(std::move(one));
+  return forks;
+}
+
+/// Returns the trunks of all models. A trunk whose states are gone is settled if all its forks are finished: they
+/// have been removed after the forks, by this program or by the user.
+std::vector<TrunkWork> work_of(const StudyRun& run, const std::vector<Plan>& trunks) {
+  std::vector<TrunkWork> work;
+  for (const Plan& trunk : trunks) work.push_back({trunk, {}, false});
+  if (run.options.fresh || std::all_of(trunks.begin(), trunks.end(), has_states)) return work;
+  const std::map<std::string, std::uint64_t> known = fingerprints_in_rows(run.records());
+  if (known.empty()) return work;
+  const std::size_t each = trunks.size() / run.models.size();
+  for (std::size_t m = 0; m < run.models.size(); ++m) {
+    const auto begin = trunks.begin() + static_cast<std::ptrdiff_t>(m * each);
+    const std::vector<Plan> own(begin, begin + static_cast<std::ptrdiff_t>(each));
+    // Without the rows of all trunks the forks' age may not be known.
+    if (run.settings.steady && unfinished_trunk_reason(run.records(), own)) continue;
+    const auto forks = forks_by_trunk(run.models[m], own, fork_ages(run.settings, run.records(), own));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      TrunkWork& one = work[m * each + i];
+      if (has_states(own[i]) || unfinished_trunk_reason(run.records(), {own[i]})) continue;
+      one.forks = resolve_forks(forks[i], known);
+      one.settled = all_finished(one.forks, run.options);
+      if (!one.settled) one.forks.clear();
+    }
+  }
+  return work;
+}
+
+/// Returns the indices of trunks that are not settled. Those with states come first: one trunk at a time, their removal
+/// makes room for the others.
+std::vector<std::size_t> unsettled_order(const std::vector<TrunkWork>& work) {
+  std::vector<std::size_t> order;
+  for (std::size_t k = 0; k < work.size(); ++k)
+    if (!work[k].settled) order.push_back(k);
+  std::stable_partition(order.begin(), order.end(), [&](std::size_t k) { return has_states(work[k].trunk); });
+  return order;
+}
+
+std::vector<Plan> unsettled(const std::vector<TrunkWork>& work) {
+  std::vector<Plan> trunks;
+  for (const std::size_t k : unsettled_order(work)) trunks.push_back(work[k].trunk);
+  return trunks;
+}
+
+TrunkSpace space_for(const StudyRun& run, const std::vector<Plan>& trunks) {
+  return plan_trunk_space(trunks, run.out, run.options.fresh ? Earlier::moved_aside : Earlier::used,
+                          run.settings.steady, run.options.free_bytes);
+}
+
+/// Runs trunks and checks that their states are there. Returns the exit status if the study ends here, else null;
+/// `worst` becomes the worst status of the sweeps.
+std::optional<int> run_trunks(const StudyRun& run, const std::vector<Plan>& trunks, int& worst) {
+  if (trunks.empty()) return std::nullopt;
+  check_files(trunks);
+  const int status = run_sweep(trunks, run.options);
+  if (status == kSweepInterrupted) return status;
+  worst = std::max(worst, status);
+  if (const auto why = unfinished_trunk_reason(run.records(), trunks)) {
+    tell("precbench: " + *why);
+    return kSweepFailures;
+  }
+  return std::nullopt;
+}
+
+/// Runs all trunks, then all forks.
+int run_all_trunks(const StudyRun& run, const std::vector<TrunkWork>& work) {
+  int worst = kSweepDone;
+  if (const auto end = run_trunks(run, unsettled(work), worst)) return *end;
+  const std::size_t each = work.size() / run.models.size();
+  std::vector<Plan> forks, to_check;
+  for (std::size_t m = 0; m < run.models.size(); ++m) {
+    std::vector<Plan> own;
+    for (std::size_t i = 0; i < each; ++i) own.push_back(work[m * each + i].trunk);
+    const bool settled = std::all_of(work.begin() + static_cast<std::ptrdiff_t>(m * each),
+                                     work.begin() + static_cast<std::ptrdiff_t>((m + 1) * each),
+                                     [](const TrunkWork& one) { return one.settled; });
+    std::vector<std::vector<StudyCase>> cases;
+    if (!settled) cases = forks_by_trunk(run.models[m], own, fork_ages(run.settings, run.records(), own));
+    for (std::size_t i = 0; i < each; ++i) {
+      const TrunkWork& one = work[m * each + i];
+      const std::vector<Plan> plans = one.settled ? one.forks : resolve(cases[i]);
+      if (!one.settled) append(to_check, plans);
+      append(forks, plans);
+    }
+  }
+  check_files(to_check);
+  return std::max(worst, run_sweep(forks, run.options));  // the worst of done, failures and interrupted
+}
+
+/// Runs a trunk and its forks, removes its states, and goes on with the next one.
+int run_one_by_one(const StudyRun& run, const std::vector<TrunkWork>& work) {
+  int worst = kSweepDone;
+  const std::size_t each = work.size() / run.models.size();
+  for (const std::size_t k : unsettled_order(work)) {
+    const StudyPlan& model = run.models[k / each];
+    if (const auto end = run_trunks(run, {work[k].trunk}, worst)) return *end;
+    std::vector<Plan> own;
+    for (std::size_t i = 0; i < each; ++i) own.push_back(work[k / each * each + i].trunk);
+    const std::vector<std::int64_t> ages = run.settings.kept_ages();
+    const std::vector<Plan> forks = resolve(forks_by_trunk(model, own, {ages, {}})[k % each]);
+    check_files(forks);
+    const int status = run_sweep(forks, run.options);
+    if (status == kSweepInterrupted) return status;
+    worst = std::max(worst, status);
+    remove_states(work[k].trunk);
+  }
+  return worst;
+}
+
+}  // namespace
+
 int study(const StudyCommand& command) {
   if (command.json && !command.dry_run)
     throw InvalidInput("--json: needs --dry-run; precbench report --format json has the results");
@@ -449,25 +581,21 @@ int study(const StudyCommand& command) {
   const std::vector<PlannedPart> parts = parts_of(all, pace, concurrency);
   const std::string head = head_of(settings, trunks, concurrency, out);
   command.json ? print_plan_json(parts, concurrency, head) : print_plan(all, parts, head);
-  if (command.dry_run) return kSweepDone;
+  StudyRun run{settings, models, out, options};
+  if (command.dry_run) {
+    if (const TrunkSpace space = space_for(run, trunks); !space.note.empty())
+      tell("precbench: " + space.note);
+    return kSweepDone;
+  }
 
-  check_files(trunks);
-  const int trunks_status = run_sweep(trunks, options);
-  if (trunks_status == kSweepInterrupted) return trunks_status;
-  if (const auto why = unfinished_trunk_reason(out + "/records.jsonl", trunks)) {
-    tell("precbench: " + *why);
-    return kSweepFailures;
-  }
-  std::vector<Plan> forks;
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    const auto begin =
-        trunks.begin() + static_cast<std::ptrdiff_t>(i * static_cast<std::size_t>(settings.trunks));
-    const std::vector<Plan> own(begin, begin + settings.trunks);
-    append(forks, resolve(models[i].forks(own, fork_ages(settings, out + "/records.jsonl", own))));
-  }
-  check_files(forks);
-  options.fresh = false;                                      // the trunks have started the folder
-  return std::max(trunks_status, run_sweep(forks, options));  // the worst of done, failures and interrupted
+  std::for_each(trunks.begin(), trunks.end(), finish_removal);
+  const std::vector<TrunkWork> work = work_of(run, trunks);
+  const TrunkSpace space = space_for(run, unsettled(work));
+  if (!space.fits) throw InvalidInput(space.note);
+  if (!space.note.empty()) tell("precbench: " + space.note);
+  if (run.options.fresh) start_afresh(trunks, out);
+  run.options.fresh = false;
+  return space.order == TrunkOrder::one_trunk ? run_one_by_one(run, work) : run_all_trunks(run, work);
 }
 
 }  // namespace precbench

@@ -9,6 +9,8 @@
 #include "bench/measure/session.h"
 #include "bench/process/case_process_testing.h"
 #include "bench/process/sweep_status.h"
+#include "bench/step/checkpoint.h"
+#include "bench/study/trunk_states.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/processes.h"
@@ -216,6 +218,191 @@ TEST_CASE("study: a study that is interrupted and started again ends with the sa
   run();
   CHECK(rows_in() == whole);
   CHECK(file_text(cards) == whole_cards);
+}
+
+namespace {
+
+constexpr const char* kOneTrunkConfig =
+    "[work]\nseq = 32\nbatch = 1\n[trunk]\ntrunks = 2\nages = [2, 4]\n[fork]\nsteps = 12\n[fidelity]\nbatches = 1\n"
+    "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\noutlier_vo = []\nlearning_rate = [3]\nbits = 0\n"
+    "exponent_bits = 0\nchannels = 1\n[control]\napart = []\nbreak = []\n";
+
+std::int64_t bytes_below(const std::string& folder) {
+  std::error_code error;
+  std::int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error))
+    if (entry.is_regular_file(error)) bytes += static_cast<std::int64_t>(entry.file_size(error));
+  return bytes;
+}
+
+/// A study of the small model on a disk with room for so many bytes of checkpoints, in a process of its own.
+struct SmallDisk {
+  const TempDirectory& directory;
+  std::string model, config;
+
+  Answer run(const std::string& out, std::int64_t capacity, bool fresh = false) const {
+    const std::string said = out + ".said";
+    std::filesystem::remove(said);
+    const pid_t pid = in_background([&] {
+      errors_to(said);
+      StudyCommand command;
+      command.axes = {{"model", {model}}, {"recipe", {"rowwise"}}, {"device", {"cpu"}}};
+      command.config = config;
+      command.out = out;
+      command.options.child = {PRECBENCH_BINARY_DIR "/precbench", "run-case"};
+      command.options.fresh = fresh;
+      command.options.free_bytes = [&](const std::string&) {
+        return capacity - bytes_below(out + "/checkpoints");
+      };
+      return study(command);
+    });
+    const int status = exit_status(pid);
+    return {status, file_text(said)};
+  }
+};
+
+/// Returns what a study has measured, by id.
+std::map<std::string, nlohmann::ordered_json> measured_in(const std::string& out) {
+  std::map<std::string, nlohmann::ordered_json> rows;
+  for (const LocatedRecord& located : read_records({out + "/records.jsonl"}).records) {
+    CHECK(located.record.status == Status::ok);
+    const nlohmann::ordered_json json = located.record;
+    CHECK(!rows.contains(located.record.id));
+    auto& row = rows[located.record.id] = {{"fidelity", json.at("fidelity")}, {"study", json.at("study")}};
+    for (const char* series : {"loss", "grad_norm", "lr"}) row[series] = json.at("training").at(series);
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("study: on a small disk it keeps one trunk at a time with the same rows and cards",
+          "[study][disk]") {
+  const TempDirectory directory;
+  const SmallDisk disk{directory, small_model(directory), directory.write("study.toml", kOneTrunkConfig)};
+  const std::string whole = directory / "whole", out = directory / "short", records = out + "/records.jsonl";
+  const auto by_program = [&](const std::string& folder) {
+    const Answer answer =
+        run_study(fmt::format("--model {} --config {} --out {}", disk.model, disk.config, folder));
+    INFO(answer.text);
+    REQUIRE(answer.status == kSweepDone);
+    return answer.text;
+  };
+  by_program(whole);
+  const auto expected = measured_in(whole);
+  CHECK(expected.size() == 2 + 2 * 2 * 3 + 2);
+  const std::int64_t states = bytes_below(whole + "/checkpoints"), capacity = states * 7 / 10;
+
+  const Answer one = disk.run(out, capacity);
+  INFO(one.text);
+  REQUIRE(one.status == kSweepDone);
+  CHECK(contains(one.text, "precbench: " + out + " has "));
+  CHECK(contains(one.text, ": one trunk at a time ("));
+  CHECK(measured_in(out) == expected);
+  CHECK(bytes_below(out + "/checkpoints") == 0);
+  // With room, the same command has nothing to run: states that no fork needs are not missed. It writes the cards.
+  const std::string text = file_text(records);
+  by_program(out);
+  CHECK(file_text(records) == text);
+  CHECK(file_text(out + "/cards.json") == file_text(whole + "/cards.json"));
+
+  // Stopped within the forks of each trunk, with the states of that trunk gone as well.
+  const auto end_of_line = [&](std::size_t lines) {
+    std::size_t end = 0;
+    while (lines-- > 0) end = text.find('\n', end) + 1;
+    return end;
+  };
+  for (const std::size_t lines : {std::size_t{3}, expected.size() - 2}) {
+    INFO(lines << " lines");
+    directory.write("short/records.jsonl", text.substr(0, end_of_line(lines)));
+    const Answer again = disk.run(out, capacity);
+    INFO(again.text);
+    CHECK(again.status == kSweepDone);
+    CHECK(measured_in(out) == expected);
+    CHECK(bytes_below(out + "/checkpoints") <= capacity);  // the last trunk alone fits, and stays
+  }
+  // Killed while it removed the states of the first trunk: half of them are left, which counts as none.
+  directory.write("short/records.jsonl", text.substr(0, end_of_line(expected.size() / 2)));
+  const std::string trunk =
+      nlohmann::ordered_json::parse(text.substr(0, text.find('\n')))["id"].get<std::string>();
+  directory.write("short/checkpoints/" + trunk + ".removed/step-000002/state.json", "{}");
+  // The states of the second trunk are there and leave no room for the first: the second goes first.
+  REQUIRE(bytes_below(out + "/checkpoints") > capacity - states / 2);
+  const Answer killed = disk.run(out, capacity);
+  INFO(killed.text);
+  CHECK(killed.status == kSweepDone);
+  CHECK(measured_in(out) == expected);
+  CHECK(!std::filesystem::exists(out + "/checkpoints/" + trunk + ".removed"));
+  // Starting over with the states of an earlier study beside them.
+  const Answer fresh = disk.run(whole, states + capacity, true);
+  INFO(fresh.text);
+  CHECK(fresh.status == kSweepDone);
+  CHECK(contains(fresh.text, ": one trunk at a time ("));
+  CHECK(measured_in(whole) == expected);
+}
+
+TEST_CASE("study: a disk without room for one trunk is refused before anything runs", "[study][disk]") {
+  const TempDirectory directory;
+  const SmallDisk disk{directory, small_model(directory), directory.write("study.toml", kOneTrunkConfig)};
+  const Answer answer = disk.run(directory / "out", 1000);
+  CHECK(answer.status == 99);  // from the exception
+  CHECK(contains(answer.text, "--out: " + (directory / "out") +
+                                  " has 1 kB free, and the checkpoints of all trunks need "));
+  CHECK(contains(answer.text, ", those of one trunk at a time "));
+  CHECK(!std::filesystem::exists(directory / "out/records.jsonl"));
+}
+
+TEST_CASE("study: a trunk whose state could not be written is not ok and runs again", "[study][disk]") {
+  const TempDirectory directory;
+  const std::string flags = fmt::format("study --recipe rowwise --device cpu --model {} --config {} --out {}",
+                                        small_model(directory, 4),
+                                        directory.write("study.toml", kOneTrunkConfig), directory / "out");
+  // 128 blocks of 512 or 1,024 bytes, depending on the shell: rows fit, weights do not.
+  const Answer full = output_of("(ulimit -f 128; " PRECBENCH_BINARY_DIR "/precbench " + flags + ")");
+  INFO(full.text);
+  CHECK(full.status == kSweepFailures);
+  CHECK(contains(full.text, "precbench: trunk 1 of "));
+  CHECK(contains(full.text, " has no states to fork: crashed, loss "));
+  CHECK(contains(full.text, ": not written: the checkpoint after step 2: "));
+  for (const LocatedRecord& located : read_records({directory / "out/records.jsonl"}).records)
+    CHECK(located.record.status == Status::crashed);
+  const Answer again = output_of(PRECBENCH_BINARY_DIR "/precbench " + flags);
+  INFO(again.text);
+  CHECK(again.status == kSweepDone);
+}
+
+TEST_CASE("plan_trunk_space: counts states that are there and refuses one trunk at a time with a common age",
+          "[study][disk]") {
+  const TempDirectory directory;
+  Case c;
+  c.device = "cpu", c.steps = 4, c.checkpoint_every = 2, c.checkpoint_keep = "all",
+  c.checkpoint_dir = directory / "c";
+  std::vector<Plan> trunks;
+  for (const std::int64_t seed : {1, 2, 3}) {
+    c.seed = seed;
+    trunks.push_back(resolve(c));
+  }
+  const std::int64_t each = 2 * checkpoint_bytes(trunks[0]);
+  const auto plan = [&](std::int64_t free, bool steady = false) {
+    return plan_trunk_space(trunks, directory / "out", Earlier::used, steady,
+                            [&](const std::string&) { return free; });
+  };
+  CHECK(plan(3 * each).note.empty());
+  CHECK(plan(3 * each).order == TrunkOrder::all_trunks);
+  CHECK(plan(3 * each - 1).order == TrunkOrder::one_trunk);
+  CHECK(plan(each).fits);
+  CHECK(!plan(each - 1).fits);
+  CHECK(!plan(3 * each - 1, true).fits);
+  CHECK(contains(plan(3 * each - 1, true).note, "give the age ([trunk] ages = [60])"));
+  CHECK(plan(3 * each, true).fits);
+  CHECK(plan_trunk_space(trunks, "out", Earlier::used, true, [](const std::string&) {
+          return std::nullopt;
+        }).fits);
+  // The states of the first trunk are there: they make room for the next ones after its forks.
+  for (const int step : {2, 4}) std::filesystem::create_directories(checkpoint_at(trunks[0], step));
+  CHECK(plan(2 * each).note.empty());
+  CHECK(plan(0).fits);
+  CHECK(plan(0).order == TrunkOrder::one_trunk);
 }
 
 TEST_CASE("study: trained tokens need weights that were trained before", "[study][init]") {

@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -126,14 +127,31 @@ Record row_of(const Plan& plan, const CaseProcessResult& result, const SweepOpti
   return record;
 }
 
+void move_aside(const SweepFolder& folder, const std::vector<Plan>& grid) {
+  const std::string path = folder.records();
+  if (fs::exists(path)) fs::rename(path, spare_name(path));
+  fs::remove(folder.first_runs());
+  for (const Plan& plan : grid)  // a case that starts over must not resume from an old checkpoint
+    if (writes_checkpoints(plan.fields))
+      if (const std::string old = checkpoint_folder(plan); fs::exists(old)) fs::rename(old, spare_name(old));
+}
+
+/// Throws InvalidInput if the checkpoints of the cases without a row do not fit the disk.
+void check_space(const std::vector<Plan>& grid, const Rows& rows, Earlier earlier,
+                 const SweepOptions& options) {
+  std::vector<Plan> left;
+  std::copy_if(grid.begin(), grid.end(), std::back_inserter(left),
+               [&](const Plan& plan) { return writes_checkpoints(plan.fields) && !rows.contains(plan.id); });
+  if (const auto why = space_shortage(left, earlier, options.free_bytes)) throw InvalidInput(*why);
+}
+
 /// Returns the statuses, by id, of the rows that count as finished.
 Rows finished_rows(const SweepFolder& folder, const std::vector<Plan>& grid, const SweepOptions& options) {
   const std::string path = folder.records();
-  if (options.fresh && fs::exists(path)) fs::rename(path, spare_name(path));
-  if (options.fresh) fs::remove(folder.first_runs());
-  for (const Plan& plan : grid)  // a case that starts over must not resume from an old checkpoint
-    if (options.fresh && writes_checkpoints(plan.fields))
-      if (const std::string old = checkpoint_folder(plan); fs::exists(old)) fs::rename(old, spare_name(old));
+  if (options.fresh) {
+    check_space(grid, {}, Earlier::moved_aside, options);  // before anything is moved
+    move_aside(folder, grid);
+  }
   if (!fs::exists(path)) return {};
   if (const auto repaired = repair_tail(path)) tell(*repaired);
   return read_finished_rows(path, grid, options.retry_failed);
@@ -328,6 +346,7 @@ struct Sweep {
 int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
   SweepFolder folder(options.out);
   Rows rows = finished_rows(folder, grid, options);
+  if (!options.fresh) check_space(grid, rows, Earlier::used, options);
   folder.rows_are_known();
   std::map<std::string, Record> first_runs;
   if (options.interleave) first_runs = unpaired_runs(folder, rows);
@@ -363,6 +382,16 @@ int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
                    grid.size(), folder.records(),
                    sweep.lost.empty() ? "" : "start the processes again, and "));
   return kSweepInterrupted;
+}
+
+bool all_finished(const std::vector<Plan>& grid, const SweepOptions& options) {
+  if (options.fresh) return false;
+  const SweepFolder folder(options.out);
+  return count_finished(grid, finished_rows(folder, grid, options)) == grid.size();
+}
+
+void start_afresh(const std::vector<Plan>& grid, const std::string& out) {
+  move_aside(SweepFolder(out), grid);
 }
 
 void share_threads(int at_once) {

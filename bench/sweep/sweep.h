@@ -5,8 +5,8 @@
 // results, and crashed or timeout would most likely repeat (--retry-failed runs those two again). A row of
 // another kind of machine (another GPU or CPU model) is kept but does not count; one of another host of the
 // same kind counts, and a message says so. A row does not count either if the weights that its case was to
-// save are missing. Cases in flight when a sweep is killed have no row and run again. A child that is killed
-// from outside runs a second time at once.
+// save are missing or could not be written, or if its case lost a process of the sweep. Cases in flight when a
+// sweep is killed have no row and run again. A child that is killed from outside runs a second time at once.
 //
 // An interleaved sweep keeps the first run of a case in DIR/records.jsonl.first-runs until the second run has
 // completed the row. When started again, it continues with the missing run.
@@ -17,6 +17,7 @@
 
 #include "bench/case/plan.h"
 #include "bench/process/sweep_status.h"
+#include "bench/sweep/disk_space.h"
 
 namespace precbench {
 
@@ -34,13 +35,21 @@ struct SweepOptions {
   /// must have one rank; they take turns on `gpus` GPUs. Not with interleave or a coordinator.
   int at_once = 1, gpus = 1;
   std::vector<std::string> child = {"/proc/self/exe", "run-case"};  ///< command as in case_process.h
+  FreeBytes free_bytes = free_bytes_at;  ///< a parameter so that tests can have a small disk
   Coordinator* coordinator = nullptr;  ///< if several processes take part in every case; else null
 };
 
 /// Runs what is not finished yet and returns the exit status (sweep_status.h). `device` must be chosen: not
-/// auto. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, or a case turns
-/// out to have bad input; finished rows are kept in all of these.
+/// auto. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, the checkpoints of the
+/// cases that are left do not fit the disk, or a case turns out to have bad input; finished rows are kept in all of
+/// these.
 int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options);
+
+/// Returns true if every case has a row that counts, without running any.
+bool all_finished(const std::vector<Plan>& grid, const SweepOptions& options);
+
+/// Moves the rows of earlier starts and the checkpoints of the grid's cases aside, as SweepOptions::fresh does.
+void start_afresh(const std::vector<Plan>& grid, const std::string& out);
 
 /// Divides the CPU's threads among `at_once` cases by setting OMP_NUM_THREADS of this process and its
 /// children. Results do not depend on the number of threads.
