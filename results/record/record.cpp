@@ -203,7 +203,8 @@ bool changes_work(const std::string& case_field) {
 bool only_where_used(const std::string& case_field) {
   static const std::set<std::string> kWhereUsed = {
       "layers",   "flow",  "routing",  "capacity",      "grouped",     "aux",       "z_loss",     "ep",
-      "exchange", "slots", "dispatch", "checkpoint_at", "sensitivity", "lora_rank", "lora_alpha", "packing"};
+      "exchange", "slots", "dispatch", "checkpoint_at", "sensitivity", "lora_rank", "lora_alpha", "packing",
+      "eval_recipes"};
   return kWhereUsed.contains(case_field);
 }
 
