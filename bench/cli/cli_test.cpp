@@ -23,6 +23,13 @@
 using namespace precbench;
 using namespace precbench::testing;
 
+namespace {
+
+constexpr const char* kFileTooLarge =
+    "File too large; the limit is that of ulimit -f, or of the file system";
+
+}  // namespace
+
 TEST_CASE("run: with a full disk the record is printed and the status is 1", "[cli]") {
   const TempDirectory directory;
   // 1,024 bytes: enough for the file that LLVM's OpenMP creates at start, too few for a record.
@@ -43,7 +50,8 @@ TEST_CASE("run and sweep: --save-final on a full disk is a warning and status 1"
                     flags = " --device cpu --batch 1 --seq 32 --steps 1 --save-final " + (directory / "w") +
                             " --out " + (directory / "out");
   const std::string line =
-      "precbench: not written: --save-final: " + (directory / "w") + ": cannot be written (File too large)\n";
+      "precbench: not written: --save-final: " + (directory / "w") + ": cannot be written (" +
+      kFileTooLarge + ")\n";
   const Answer run = output_of("(" + limited + "run" + flags + ")");
   CHECK(run.status == 1);
   CHECK(contains(run.text, line));
@@ -84,7 +92,7 @@ TEST_CASE("report: an output file on a full disk is one line and status 2", "[cl
     const std::string file = directory / format;
     CHECK(refusal_in(output_of("(ulimit -f 1; " PRECBENCH_BINARY_DIR "/precbench report " + baseline +
                                " --format " + format + " -o " + file + ")")) ==
-          "precbench: cannot write " + file + ": File too large");
+          "precbench: cannot write " + file + ": " + kFileTooLarge);
   }
 }
 
