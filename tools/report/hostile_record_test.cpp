@@ -182,7 +182,8 @@ TEST_CASE("read_records: named pipes and devices and folders are rejected", "[re
 
 TEST_CASE("read_records: problems beyond a thousand are counted and long ones cut",
           "[record_file][hostile]") {
-  std::string text = "{\"schema\":1,\"" + std::string(100'000, 'k') + "\":1}\n";
+  std::string text = Json(samples::gpu_record("bf16", 100)).dump() + "\n";  // without a record there is one problem
+  text += "{\"schema\":1,\"" + std::string(100'000, 'k') + "\":1}\n";
   for (int i = 0; i < 3000; ++i) text += "no record\n";
   const RecordSet set = read_text(text);
   CHECK(set.problems.size() == kMostProblems + 1);
