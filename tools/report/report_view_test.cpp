@@ -36,9 +36,9 @@ std::vector<std::string> names_in(const Document& document) {
 }
 
 RecordSet timed() {
-  Record small = with(samples::gpu_record("bf16", 100), "model", "llama3.2-1b");
+  Record small = with(samples::gpu_record("bf16", 200), "model", "llama3.2-1b");
   small.id = "small";
-  Record fast = with(samples::gpu_record("blockwise", 80), "model", "llama3.2-1b");
+  Record fast = with(samples::gpu_record("blockwise", 160), "model", "llama3.2-1b");
   fast.id = "fast";
   const auto large = [](const char* recipe, double ms) {
     return with(samples::gpu_record(recipe, ms), "model", "llama3.1-8b");
