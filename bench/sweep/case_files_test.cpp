@@ -111,10 +111,11 @@ TEST_CASE("check_files: a checkpoint with an unsupported dtype is refused", "[fi
   for (NamedTensor& tensor : tensors) tensor.data = zeros.data();
   write_safetensors(c.init_from, tensors);
   CHECK(refusal({c}) == "");
-  tensors[1].dtype = "F8_E4M3";
+  tensors[1].dtype = "I16";
   write_safetensors(c.init_from, tensors);
-  const std::string refused = fmt::format("{}: tensor '{}' is F8_E4M3; weights must be F32, BF16 or F16",
-                                          c.init_from, tensors[1].name);
+  const std::string refused = fmt::format(
+      "{}: tensor '{}' is I16; weights must be F32, BF16, F16 or, with scales, F8_E4M3 or F8_E5M2", c.init_from,
+      tensors[1].name);
   CHECK(refusal({c}) == refused);
   CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // as in a dry run
 }

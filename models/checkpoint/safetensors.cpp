@@ -287,7 +287,7 @@ float half_to_float(std::uint16_t bits) {
 
 void check_dtype(const StoredTensor& tensor) {
   if (tensor.dtype != "F32" && tensor.dtype != "BF16" && tensor.dtype != "F16")
-    throw InvalidInput(fmt::format("tensor '{}' is {}; weights must be F32, BF16 or F16",
+    throw InvalidInput(fmt::format("tensor '{}' is {}; weights must be F32, BF16, F16 or, with scales, F8_E4M3 or F8_E5M2",
                                    visible(tensor.name), tensor.dtype));
 }
 
