@@ -498,7 +498,7 @@ int list(const ListCommand& command) {
   if (!command.model.empty() && what != "models") throw InvalidInput("list: --model belongs to list models");
   if (command.json && (what == "recipes" || what == "models" || what == "devices"))
     std::fputs(
-        (json_of_list(command).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n")
+        (json_of_list(command).dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n")
             .c_str(),
         stdout);
   else if (!command.recipe.empty())

@@ -315,7 +315,7 @@ void write_results(const CheckOptions& options, const std::string& baseline, con
   write(options.junit, false, [&] { return gate_junit(result, rerun); });
   write(options.json, false, [&] {
     return gate_json(result, baseline, rerun)
-               .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+               .dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace) +
            "\n";
   });
   if (!problems.empty()) throw InvalidInput(fmt::format("{}", fmt::join(problems, "; ")));

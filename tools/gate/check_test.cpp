@@ -47,6 +47,16 @@ struct Sample {
 
 }  // namespace
 
+TEST_CASE("check: JSON output is ASCII for any name of a file", "[check][hostile]") {
+  const TempDirectory directory;
+  const std::string baseline = write_records(directory, "base\u202e.jsonl", {kBf16}),
+                    run = write_records(directory, "run\u200b.jsonl", {kBf16}), json = directory / "c.json";
+  CHECK(check_says("--baseline " + baseline + " " + run + " --json " + json).status == 0);
+  const std::string text = file_text(json);
+  CHECK(contains(text, "base\\u202e.jsonl"));
+  CHECK(std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 128; }));
+}
+
 TEST_CASE("check: the exit status reflects the gravest verdict", "[check]") {
   const TempDirectory directory;
   const std::string baseline = write_records(directory, "base.jsonl", {kBf16, kMxfp8});
