@@ -27,7 +27,7 @@ constexpr MissingFamily kFamilies[] = {
     {"nemotron_h", "nemotron-h", kMamba2, "nemotron", "minitron-8b"},
     {"nemotron_h", "nvidia-nemotron", kMamba2, "nemotron", "minitron-8b"},
     {"nemotron_h", "nemotron-3", kMamba2, "nemotron", "minitron-8b"},
-    {"granitemoehybrid", "granite-4.0-h", "Mamba-2 layers", "granite", "granite-3.1-8b"},
+    {"granitemoehybrid", "granite-4.0-h", kMamba2, "granite", "granite-3.1-8b"},
     {"falcon_h1", "falcon-h1", "Mamba-2 beside attention in every layer", "llama", "llama3.1-8b"},
     {"bamba", "bamba", kMamba2, "llama", "llama3.1-8b"},
     {"zamba2", "zamba2", kMamba2, "", ""},

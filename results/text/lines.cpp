@@ -52,16 +52,6 @@ std::vector<std::string> name_lines(const std::string& name, std::size_t width) 
   return lines;
 }
 
-std::vector<std::string> lines_in(const std::string& text) {
-  std::vector<std::string> lines;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
-
 /// Returns the width that remains beside `used` characters; never less than a few.
 std::size_t rest_of(const Screen& screen, std::size_t used) {
   constexpr std::size_t kLeast = 10;
@@ -91,6 +81,16 @@ std::string fitted_line(const std::string& line, const Screen& screen) {
 }
 
 }  // namespace
+
+std::vector<std::string> lines_in(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
 
 std::string indented_line(const std::string& line, const Screen& screen) {
   return "  " + wrap(short_printable(line, kLongestLine), screen.width - 2, "    ", screen.fitted) + '\n';

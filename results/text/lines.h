@@ -10,6 +10,9 @@
 
 namespace precbench {
 
+/// Returns the text's lines without their newlines; one more, empty, after a newline at the end.
+std::vector<std::string> lines_in(const std::string& text);
+
 /// Returns the line after two spaces, with a newline at the end. What does not fit goes to further lines, after
 /// four spaces. The text is made printable.
 std::string indented_line(const std::string& line, const Screen& screen);

@@ -169,16 +169,6 @@ class Fitting {
   Layout layout_{};
 };
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
-
 std::string colored(const std::string& text, Tone tone) {
   return tone == Tone::plain ? text : fmt::format("\033[{}m{}\033[0m", tone == Tone::good ? 32 : 31, text);
 }
@@ -224,7 +214,7 @@ class TermTable {
     std::vector<std::vector<std::string>> cells;
     std::size_t height = 1;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      cells.push_back(lines_of(wrap(short_printable(row[i], kLongestCell), layout_.widths[i], "", true)));
+      cells.push_back(lines_in(wrap(short_printable(row[i], kLongestCell), layout_.widths[i], "", true)));
       height = std::max(height, cells.back().size());
     }
     for (std::size_t l = 0; l < height; ++l) {
