@@ -1,18 +1,14 @@
-// The study command: settings, phases, and the number of cases that run at a time. See study.h.
+// The study command: settings, warnings and phases. See study.h.
 #include "bench/study/study.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "bench/case/supported.h"
 #include "bench/case/trained_text.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/config_file.h"
@@ -20,12 +16,10 @@
 #include "bench/cli/unused_options.h"
 #include "bench/machine/datasheet.h"
 #include "bench/machine/environment.h"
-#include "bench/machine/host_memory.h"
-#include "bench/predict/predict.h"
 #include "bench/process/rendezvous.h"
-#include "bench/process/signals.h"
 #include "bench/process/sweep_status.h"
 #include "bench/process/tell.h"
+#include "bench/study/planned_cost.h"
 #include "bench/study/steady.h"
 #include "bench/study/study_plan.h"
 #include "bench/study/study_settings.h"
@@ -44,9 +38,6 @@
 #include "models/data/data.h"
 #include "results/record/printable.h"
 #include "results/record/record_file.h"
-#include "results/record/study_place.h"
-#include "results/text/lines.h"
-#include "results/text/table.h"
 
 namespace precbench {
 namespace {
@@ -116,147 +107,6 @@ std::vector<StudyPlan> plans_of(const StudySettings& settings, const std::string
 template <class Cases>
 void append(Cases& cases, Cases more) {
   cases.insert(cases.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-}
-
-/// Number of cases that fit at a time, and the number of GPUs.
-struct Concurrency {
-  int at_once = 1, gpus = 1;
-  bool on_gpu = false;
-};
-
-/// Returns one case per thread on the CPU, and a few on every GPU, which hides the start of processes: as
-/// many as fit into three quarters of the free memory.
-Concurrency concurrency_for(const std::vector<Plan>& plans, int wanted) {
-  constexpr std::int64_t kMostOnGpu = 3;
-  constexpr std::int64_t kContext = std::int64_t{1} << 30;  // bytes of a process outside the arena
-  std::int64_t largest = 0;
-  for (const Plan& plan : plans) {
-    if (plan.ranks > 1 && wanted > 1)
-      throw InvalidInput(fmt::format("--at-once: needs cases of one rank, but these have {}", plan.ranks));
-    if (plan.ranks > 1 || unsupported_reason(plan)) return {};
-    largest = std::max(largest, predict(plan).memory.peak + kContext);
-  }
-  Concurrency concurrency;
-  concurrency.on_gpu = plans.front().on_gpu;
-  std::int64_t fit = std::min(openmp_threads(), kMostStopped);
-  if (concurrency.on_gpu) {
-    if (find_gpus().count == 0) return {};
-    concurrency.gpus = find_gpus().count;
-    fit = std::min(concurrency.gpus, kMostStopped / static_cast<int>(kMostOnGpu)) *
-          std::clamp(gpu_memory(0).free_bytes * 3 / 4 / largest, std::int64_t{1}, kMostOnGpu);
-  } else if (const auto left = available_memory()) {
-    fit = std::min(fit, *left * 3 / 4 / largest);
-  }
-  concurrency.at_once = static_cast<int>(std::max(std::int64_t{1}, wanted > 0 ? std::int64_t{wanted} : fit));
-  return concurrency;
-}
-
-/// Prints the number of sensitivity cells of each case.
-void print_cells(const std::vector<StudyCase>& cases, const Screen& screen) {
-  for (const StudyCase& one : cases)
-    if (const std::size_t cells = cells_of(one.fields); cells > 0)
-      fmt::print("{}",
-                 paragraph(fmt::format(
-                               "sensitivity of {} on {}, trunk {} at age {}: at most {} cells, {} of {} tokens each",
-                               one.fields.recipe, one.fields.model, one.place.trunk, one.place.age, cells,
-                               fmt::format("{} {}", one.fields.fidelity_batches,
-                                           one.fields.fidelity_batches == 1 ? "batch" : "batches"),
-                               one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus),
-                           screen));
-}
-
-/// Part of a study, or all of it, and its cost.
-struct PlannedPart {
-  std::string words;
-  std::size_t cases = 0;
-  std::int64_t steps = 0;
-  std::optional<double> seconds;  ///< null without an estimate of the time
-};
-
-/// Returns the cost of each part of the study and, last, of all. `pace`: null without an estimate of the time.
-std::vector<PlannedPart> parts_of(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace,
-                                  const Concurrency& concurrency) {
-  static const std::map<StudyPart, const char*> kWords = {
-      {StudyPart::trunk, "trunks, BF16"},
-      {StudyPart::fork, "forks"},
-      {StudyPart::learning_rate, "ladder of learning rates"},
-      {StudyPart::bits, "ladder of mantissa bits"},
-      {StudyPart::exponent_bits, "ladder of exponent bits"},
-      {StudyPart::batch, "ladder of batches"},
-      {StudyPart::sensitivity, "sensitivity, in single steps"}};
-  std::vector<PlannedPart> parts;
-  const auto add = [&](const std::string& words, const std::vector<StudyCase>& part) {
-    PlannedPart planned{words, part.size(), 0, {}};
-    for (const StudyCase& one : part) planned.steps += one.fields.steps;
-    if (pace)
-      planned.seconds = pace->seconds(part, concurrency.at_once, concurrency.on_gpu ? concurrency.gpus : 0);
-    parts.push_back(std::move(planned));
-  };
-  for (const auto& [part, words] : kWords) {
-    std::vector<StudyCase> of_part;
-    std::copy_if(cases.begin(), cases.end(), std::back_inserter(of_part),
-                 [p = part](const StudyCase& one) { return one.place.part == p; });
-    if (!of_part.empty()) add(words, of_part);
-  }
-  add("all", cases);
-  return parts;
-}
-
-/// Prints the cost of each part of the study and of all.
-void print_plan(const std::vector<StudyCase>& cases, const std::vector<PlannedPart>& parts,
-                const std::string& head) {
-  const Screen screen = plain_screen(STDOUT_FILENO);
-  const bool timed = parts.back().seconds.has_value();
-  fmt::print("{}", paragraph(head, screen));
-  Table table;
-  table.columns = {text_column("part", kKeyRank), number_column("cases"), number_column("steps")};
-  if (timed) table.columns.push_back(number_column("about", kKeyRank));
-  for (const PlannedPart& part : parts) {
-    table.rows.push_back({part.words, std::to_string(part.cases), std::to_string(part.steps)});
-    if (timed) table.rows.back().push_back(describe_seconds(*part.seconds));
-  }
-  fmt::print("{}", render_term(table, screen));
-  print_cells(cases, screen);
-}
-
-/// Prints the plan as JSON.
-void print_plan_json(const std::vector<PlannedPart>& parts, const Concurrency& concurrency,
-                     const std::string& head) {
-  using Json = nlohmann::ordered_json;
-  Json json = {{"plan", head}, {"at_once", concurrency.at_once}, {"parts", Json::array()}};
-  for (const PlannedPart& part : parts)
-    json["parts"].push_back({{"part", part.words},
-                             {"cases", part.cases},
-                             {"steps", part.steps},
-                             {"seconds", part.seconds ? Json(*part.seconds) : Json()}});
-  fmt::print("{}\n", json.dump(2, ' ', true, Json::error_handler_t::replace));
-}
-
-/// Returns a list such as "50, 100 or 200".
-std::string words_with_or(const std::vector<std::int64_t>& numbers) {
-  std::string words;
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    words += fmt::format("{}{}", i == 0 ? "" : i + 1 == numbers.size() ? " or " : ", ", numbers[i]);
-  return words;
-}
-
-/// Returns "study of tiny on cpu: 3 trunks, forks of 60 steps after 100, 200; ...; checkpoints of 0.1 GB and
-/// rows in out/study".
-std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks,
-                    const Concurrency& concurrency, const std::string& out) {
-  double bytes = 0;
-  const std::vector<std::int64_t> ages = settings.kept_ages();
-  for (const Plan& trunk : trunks)
-    bytes += static_cast<double>(missing_checkpoint_bytes(trunk, Earlier::moved_aside));
-  const std::string when =
-      settings.steady
-          ? fmt::format("{} of BF16, the first from which its loss is steady", words_with_or(ages))
-          : fmt::format("{}", fmt::join(ages, ", "));
-  return fmt::format(
-      "study of {} on {}: {}, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",
-      fmt::join(models_of(settings), ", "), trunks.front().fields.device, plural(settings.trunks, "trunk"),
-      settings.fork_steps, when, count_cases(static_cast<std::size_t>(concurrency.at_once)), bytes / 1e9,
-      out);
 }
 
 /// Returns a warning if a trunk reads its text several times, because verdicts would then concern
@@ -579,7 +429,7 @@ int study(const StudyCommand& command) {
   const std::optional<StudyPace> pace =
       command.dry_run ? estimate_pace(options.child, models.front()) : std::nullopt;
   const std::vector<PlannedPart> parts = parts_of(all, pace, concurrency);
-  const std::string head = head_of(settings, trunks, concurrency, out);
+  const std::string head = head_of(settings, models_of(settings), trunks, concurrency, out);
   command.json ? print_plan_json(parts, concurrency, head) : print_plan(all, parts, head);
   StudyRun run{settings, models, out, options};
   if (command.dry_run) {
