@@ -154,6 +154,14 @@ bool lost_a_process(const Record& record) {
   return record.status == Status::crashed && record.error && Coordinator::says_lost(*record.error);
 }
 
+bool lacked_memory_beside_others(const Record& record) {
+  constexpr double kOwnShare = 0.9;  // the driver and libraries take some of an empty GPU's memory, too
+  return record.status == Status::oom && record.memory && record.memory->predicted && record.env.gpu &&
+         record.env.gpu->memory &&
+         static_cast<double>(record.memory->predicted->peak) <=
+             kOwnShare * static_cast<double>(*record.env.gpu->memory);
+}
+
 Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed) {
   RecordSet set = read_records({path});
   for (const std::string& problem : set.problems) tell(problem);
@@ -166,6 +174,7 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   std::set<std::size_t> dropped;
   std::map<std::string, std::string> machines;  // by id, for rows made on another machine
   std::size_t left_alone = 0;                   // rows of cases that lost a process
+  std::size_t crowded = 0;                      // rows of cases that lacked memory beside others
   std::map<std::string, std::size_t> hosts;  // number of rows that count although made on another host
   std::map<std::string, std::size_t>
       commits;  // and of those that count although another build may have made them
@@ -194,7 +203,9 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
     if (lost && !missing) tell("a case could not write its files, and is run again");
     const bool alone = lost_a_process(record);
     left_alone += alone ? 1 : 0;
-    if (lost || missing || alone || (retry_failed && is_failure(record.status))) {
+    const bool crowded_out = lacked_memory_beside_others(record);
+    crowded += crowded_out ? 1 : 0;
+    if (lost || missing || alone || crowded_out || (retry_failed && is_failure(record.status))) {
       dropped.insert(i);
       continue;
     }
@@ -207,6 +218,10 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   if (left_alone > 0)
     tell(fmt::format("{} lost a process of the sweep, and {} run again", count_cases(left_alone),
                      left_alone == 1 ? "is" : "are"));
+
+  if (crowded > 0)
+    tell(fmt::format("{} found the GPU's memory taken by other processes, and {} run again", count_cases(crowded),
+                     crowded == 1 ? "is" : "are"));
 
   std::map<std::string, std::size_t> elsewhere;  // cases by machine
   for (const auto& [id, machine] : machines)

@@ -20,6 +20,7 @@
 #include "bench/machine/environment.h"
 #include "bench/process/case_process_testing.h"
 #include "bench/step/lost_files.h"
+#include "bench/sweep/finished_rows.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/processes.h"
@@ -403,6 +404,22 @@ TEST_CASE("run_sweep: a row that says that a process or a checkpoint was lost do
   CHECK(now[kFine].status == Status::ok);
   CHECK(now[kFine + 1].status == Status::ok);
   CHECK(now[kFine + 2].error == rows[2].error);
+}
+
+TEST_CASE("lacked_memory_beside_others: only what would fit an empty GPU", "[sweep]") {
+  Record record;
+  record.status = Status::oom;
+  record.env.gpu = GpuRecord{"NVIDIA H200", "9.0", 150'000'000'000, "580", "GPU-1", true, 700.0, std::nullopt};
+  CHECK_FALSE(lacked_memory_beside_others(record));  // without a prediction nobody knows
+  record.memory = Memory{};
+  record.memory->predicted = MemorySegments{};
+  record.memory->predicted->peak = 135'000'000'000;
+  CHECK(lacked_memory_beside_others(record));
+  record.memory->predicted->peak += 1;
+  CHECK_FALSE(lacked_memory_beside_others(record));
+  record.memory->predicted->peak = 1;
+  record.status = Status::ok;
+  CHECK_FALSE(lacked_memory_beside_others(record));
 }
 
 TEST_CASE("run_sweep: a case that is killed from outside once runs again", "[sweep]") {
