@@ -13,6 +13,7 @@
 #include "bench/predict/cost_model.h"
 #include "bench/predict/op_record.h"
 #include "kernels/base/errors.h"
+#include "models/data/token_length.h"
 #include "models/transformer/flops.h"
 
 namespace precbench {
@@ -30,6 +31,9 @@ void RecordBuilder::describe(const Device& device, const DataSource& data, const
   training.converted_layers = plan_.converted_layers();
   training.entropy_floor = data.entropy_nats();
   training.uniform_loss = std::log(static_cast<double>(plan_.model.vocab));
+  training.bytes_per_token = bytes_per_token(data_options(plan_.fields, plan_.model));
+  if (!plan_.fields.eval_data.empty())
+    training.held_out_bytes_per_token = bytes_per_token(held_out_options(plan_.fields, plan_.model));
   set_model_size(record_, plan_);
   record_.memory =
       Memory{memory_segments(accounts.highest, accounts.peak.total()), std::nullopt, std::nullopt};

@@ -343,7 +343,11 @@ std::vector<StudyCase> StudyPlan::forks(const std::vector<Plan>& trunks, const F
     if (!settings_.sensitivity_only) add_ladders(trunks[i], number, ages, cases);
     add_sensitivity(trunks[i], number, ages, cases);
   }
-  for (StudyCase& one : cases) one.place.steady = ages.steady;
+  const StudySize size{std::ssize(trunks), settings_.seeds, std::ssize(ages.ages)};
+  for (StudyCase& one : cases) {
+    one.place.steady = ages.steady;
+    if (one.place.part == StudyPart::fork) one.place.sizes = std::vector{size};
+  }
   return cases;
 }
 

@@ -63,7 +63,9 @@ TEST_CASE("StudyPlan: trunks and for each state forks of every recipe and BF16 a
   for (const auto& [fields, place] : forks) {
     CHECK(!trunk_seeds.contains(fields.seed));  // forks read the text in another order than any trunk
     CHECK(fields.fork_from == checkpoint_at(trunks[static_cast<std::size_t>(place.trunk - 1)], place.age));
+    CHECK(place.sizes.has_value() == (place.part == StudyPart::fork));
     if (place.part != StudyPart::fork) continue;
+    CHECK(*place.sizes == std::vector<StudySize>{{3, 2, 2}});
     seeds.insert(fields.seed);
     by_data[fields.fork_from + std::to_string(fields.seed)].insert(fields.recipe + fields.perturb);
   }

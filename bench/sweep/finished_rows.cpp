@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -135,14 +136,37 @@ bool other_build(const Record& row, const Environment& here) {
   return here.dirty.value_or(false) && row.created < build_time();
 }
 
-/// Gives rows their current place in the study: a newly requested recipe may already have rows as a control.
-/// Returns true if any has changed.
+/// Returns the sizes, by study, of the forks that older versions have made without writing down the settings' size.
+std::map<std::string, StudySize> unwritten_sizes(const RecordSet& set) {
+  std::map<std::string, std::array<std::set<std::int64_t>, 3>> seen;
+  for (const LocatedRecord& located : set.records)
+    if (const auto& place = located.record.study; place && place->part == StudyPart::fork && !place->sizes) {
+      auto& [trunks, seeds, ages] = seen[place->study];
+      trunks.insert(place->trunk), seeds.insert(place->seed), ages.insert(place->age);
+    }
+  std::map<std::string, StudySize> sizes;
+  for (const auto& [study, counted] : seen)
+    sizes[study] = {std::ssize(counted[0]), std::ssize(counted[1]), std::ssize(counted[2])};
+  return sizes;
+}
+
+/// Gives rows their current place in the study: a newly requested recipe may already have rows as a control. A fork keeps
+/// the sizes that its study had before. Returns true if any has changed.
 bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases) {
   bool moved = false;
+  const std::map<std::string, StudySize> unwritten = unwritten_sizes(set);
   for (LocatedRecord& located : set.records) {
     const auto wanted = cases.find(located.record.id);
-    if (wanted == cases.end() || !wanted->second->study || located.record.study == *wanted->second->study) continue;
-    located.record.study = *wanted->second->study;
+    if (wanted == cases.end() || !wanted->second->study) continue;
+    StudyPlace place = *wanted->second->study;
+    if (const auto& before = located.record.study; before && place.sizes && before->part == StudyPart::fork) {
+      std::vector<StudySize> sizes = before->sizes ? *before->sizes : std::vector{unwritten.at(before->study)};
+      for (const StudySize& size : *place.sizes)
+        if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+      place.sizes = std::move(sizes);
+    }
+    if (located.record.study == place) continue;
+    located.record.study = std::move(place);
     moved = true;
   }
   return moved;

@@ -130,3 +130,25 @@ TEST_CASE("run_sweep: a finished row takes its current place in a study and does
   CHECK(again[kFirst].study->asked);
   CHECK(again[kFirst].created == rows[kFirst].created);
 }
+
+TEST_CASE("run_sweep: a finished fork keeps the sizes that its study had before", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = sweep_into(directory, kSlowCase);
+  std::vector<Plan> grid = grid_of({kFirst, kFirst + 1});
+  for (std::size_t i = 0; i < 2; ++i) {
+    auto& place = grid[i].study.emplace();
+    place.study = "one", place.trunk = static_cast<std::int64_t>(i) + 1, place.seed = 1;
+  }
+  using Sizes = std::vector<StudySize>;
+  const auto sizes_of = [&](std::optional<Sizes> now) {
+    for (Plan& plan : grid) plan.study->sizes = now;
+    CHECK(precbench::run_sweep(grid, options) == kSweepDone);
+    auto rows = rows_by_seed(options);
+    CHECK(rows[kFirst].study->sizes == rows[kFirst + 1].study->sizes);
+    return rows[kFirst].study->sizes.value_or(Sizes{});
+  };
+  CHECK(sizes_of({}).empty());  // an older version's rows: their own number of trunks, seeds and ages
+  CHECK(sizes_of(Sizes{{3, 1, 1}}) == Sizes{{2, 1, 1}, {3, 1, 1}});
+  CHECK(sizes_of(Sizes{{3, 1, 1}}) == Sizes{{2, 1, 1}, {3, 1, 1}});
+  CHECK(sizes_of(Sizes{{7, 1, 1}}) == Sizes{{2, 1, 1}, {3, 1, 1}, {7, 1, 1}});
+}

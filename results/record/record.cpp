@@ -48,7 +48,8 @@ bool left_out(std::string_view key) {
          key == "route_flips" || key == "cpus" || key == "cpu_quota" || key == "speed_from" ||
          key == "sensitivity" || key == "note" || key == "verified" || key == "trained_tokens" ||
          key == "steady" || key == "against" || key == "outputs" || key == "shape" || key == "formats" ||
-         key == "readings";
+         key == "readings" || key == "sizes" || key == "bytes_per_token" ||
+         key == "held_out_bytes_per_token";
 }
 
 /// Returns true for keys of a T that are omitted if null. Memory has a `predicted` that is not.
@@ -105,7 +106,7 @@ bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, Record>)
     return key == "definition" || key == "durations" || key == "fidelity" || key == "study" ||
            omitted_if_null<T>(key);
-  if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
+  if constexpr (std::is_same_v<T, Training>) return key == "evaluations" || left_out(key);
   if constexpr (std::is_same_v<T, DeviceRates>) return left_out(key);
   if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
                 std::is_same_v<T, ExchangeBytes> || std::is_same_v<T, Fidelity> ||

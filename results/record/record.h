@@ -247,6 +247,9 @@ struct Training {
   OptionalNumber entropy_floor;                 ///< nats per token, for a source of known entropy
   OptionalNumber uniform_loss;                  ///< ln V, the loss of an untrained model, nats
   std::vector<Evaluation> evaluations;          ///< in order of steps; empty without --eval-data
+  /// Bytes of text that a token with a loss stands for, on average, in --data and in --eval-data: nats per token over this
+  /// are nats per byte. Null where the length of tokens is unknown, and in older records.
+  OptionalNumber bytes_per_token, held_out_bytes_per_token;
 };
 
 /// Quantization statistics of one tensor role over all layers that have it.

@@ -147,7 +147,8 @@ void each_field(S& s, F&& f) {
   f("loss", s.loss), f("grad_norm", s.grad_norm), f("lr", s.lr), f("tokens_per_step", s.tokens_per_step);
   f("params_changed", s.params_changed), f("params_total", s.params_total);
   f("converted_layers", s.converted_layers), f("entropy_floor", s.entropy_floor);
-  f("uniform_loss", s.uniform_loss), f("evaluations", s.evaluations);
+  f("uniform_loss", s.uniform_loss), f("bytes_per_token", s.bytes_per_token);
+  f("held_out_bytes_per_token", s.held_out_bytes_per_token), f("evaluations", s.evaluations);
 }
 
 template <Is<QuantizationStats> S, class F>
@@ -156,12 +157,18 @@ void each_field(S& s, F&& f) {
   f("saturation_percent", s.saturation_percent), f("sqnr_db", s.sqnr_db);
 }
 
+template <Is<StudySize> S, class F>
+void each_field(S& s, F&& f) {
+  f("trunks", s.trunks), f("seeds", s.seeds), f("ages", s.ages);
+}
+
 template <Is<StudyPlace> S, class F>
 void each_field(S& s, F&& f) {
   f("study", s.study), f("part", s.part), f("trunk", s.trunk), f("age", s.age), f("seed", s.seed);
   f("rung", s.rung), f("base", s.base), f("asked", s.asked), f("apart_from", s.apart_from);
   f("breaks", s.breaks), f("margin", s.margin), f("level", s.level);
   f("trained_tokens", s.trained_tokens), f("steady", s.steady), f("against", s.against);
+  f("sizes", s.sizes);
 }
 
 template <Is<MeanInterval> S, class F>

@@ -186,6 +186,7 @@ TEST_CASE("Schema: scalar_fields lists every scalar with its unit", "[record]") 
   full.metrics->speed_from = "mean";
   full.metrics->peaks->fp4_tflops = 9000, full.metrics->peaks->measured_fp4_tflops = 8000;
   full.breakdown->routing_ms = 0.5;
+  full.training->bytes_per_token = 3.5, full.training->held_out_bytes_per_token = 3.25;
   full.flow = FlowRecord{};
   full.sensitivity = SensitivityRecord{};
   full.params = ParameterCounts{30, 3};
@@ -268,6 +269,24 @@ TEST_CASE("StudyPlace: trained_tokens and steady are written only if known", "[r
   CHECK(known["study"]["trained_tokens"] == 2'000'000'000'000);
   CHECK(known["study"]["steady"] == false);
   CHECK(*known.get<Record>().study == *record.study);
+}
+
+TEST_CASE("StudyPlace and Training: sizes and the length of tokens are written only if known", "[record]") {
+  Record record = samples::gpu_record("mxfp8", 10);
+  record.study.emplace().study = "0123456789abcdef", record.study->trunk = 1;
+  const nlohmann::ordered_json plain = record;
+  CHECK_FALSE(plain["study"].contains("sizes"));
+  CHECK_FALSE(plain["training"].contains("bytes_per_token"));
+  CHECK_FALSE(plain.get<Record>().study->sizes);
+  CHECK_FALSE(plain.get<Record>().training->bytes_per_token);
+  record.study->sizes = std::vector<StudySize>{{3, 1, 2}, {7, 1, 2}};
+  record.training->bytes_per_token = 3.35, record.training->held_out_bytes_per_token = 3.3;
+  const nlohmann::ordered_json known = record;
+  CHECK(known["study"]["sizes"][1].dump() == R"({"trunks":7,"seeds":1,"ages":2})");
+  CHECK(known["training"]["held_out_bytes_per_token"] == 3.3);
+  CHECK(Schema::record().violations(known) == std::vector<std::string>{});
+  CHECK(*known.get<Record>().study == *record.study);
+  CHECK(known.get<Record>().training->bytes_per_token == 3.35);
 }
 
 TEST_CASE("StudyPlace and Fidelity: incumbent and outputs are written only if known", "[record]") {

@@ -2,9 +2,11 @@
 // them.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace precbench {
 
@@ -24,6 +26,13 @@ constexpr bool takes_bits(StudyPart part) {
 
 /// Minimum number of trunks for a verdict: the trunk is the unit of every test.
 inline constexpr int kFewestTrunks = 3;
+
+/// Size that the settings of a study ask for.
+struct StudySize {
+  std::int64_t trunks = 0, seeds = 0, ages = 0;  ///< seeds of data per trunk, ages at which each is forked
+
+  auto operator<=>(const StudySize&) const = default;
+};
 
 /// Rows of one study and model with equal trunk, age, seed and rung started from the same state and saw the
 /// same data.
@@ -50,6 +59,9 @@ struct StudyPlace {
   /// Incumbent: the recipe that the row's recipe is compared with, besides BF16. Null without --against, and
   /// for rows of parts and recipes that are not compared.
   std::optional<std::string> against = std::nullopt;
+  /// Sizes that the study had when it ran or kept this row, oldest first, each once: every one is an occasion to look at
+  /// the verdict. Null in older records and for parts other than fork.
+  std::optional<std::vector<StudySize>> sizes = std::nullopt;
 
   bool operator==(const StudyPlace&) const = default;
 };
