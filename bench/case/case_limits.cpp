@@ -132,11 +132,12 @@ void check_combinations(const Case& c) {
   check_choice("grouped", c.grouped, "own");
   if ((kParallelWords.find(c.parallel) == DataParallel::hsdp) != (c.shard_group > 1))
     throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
-  const bool cosine = kScheduleWords.find(c.schedule) == Schedule::cosine;
-  if (cosine && c.steps == 0) throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
-  if (cosine && c.warmup >= c.steps)
-    throw InvalidInput(fmt::format("--warmup: {} steps leave no steps of --steps {} for the cosine schedule",
-                                   c.warmup, c.steps));
+  const bool decays = kScheduleWords.find(c.schedule).value_or(Schedule::constant) != Schedule::constant;
+  if (decays && c.steps == 0)
+    throw InvalidInput(fmt::format("--schedule {} needs a number of steps: add --steps N", c.schedule));
+  if (decays && c.warmup >= c.steps)
+    throw InvalidInput(fmt::format("--warmup: {} steps leave no steps of --steps {} for the {} schedule",
+                                   c.warmup, c.steps, c.schedule));
   if (kSwitchWords.find(c.packing).value() && !is_documents(c.data))
     throw InvalidInput(fmt::format(
         "--packing on: packs documents of prompt and answer (.jsonl), which --data {} is not", c.data));

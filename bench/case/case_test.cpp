@@ -89,14 +89,16 @@ TEST_CASE("resolve: impossible cases are refused", "[case]") {
         std::string::npos);
   CHECK(refusal_of([] { resolve(case_with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
   CHECK(refusal_of([] { resolve(case_with("lr", "0")); }) == "--lr: must be above 0, not 0");
-  CHECK(refusal_of([] { resolve(case_with("schedule", "cosine")); }) ==
-        "--schedule cosine needs a number of steps: add --steps N");
-  CHECK(refusal_of([] {
-          Case c = case_with("schedule", "cosine");
-          c.steps = 10;
-          c.warmup = 10;
-          resolve(c);
-        }) == "--warmup: 10 steps leave no steps of --steps 10 for the cosine schedule");
+  for (const std::string schedule : {"cosine", "linear"}) {
+    CHECK(refusal_of([&] { resolve(case_with("schedule", schedule.c_str())); }) ==
+          "--schedule " + schedule + " needs a number of steps: add --steps N");
+    CHECK(refusal_of([&] {
+            Case c = case_with("schedule", schedule.c_str());
+            c.steps = 10;
+            c.warmup = 10;
+            resolve(c);
+          }) == "--warmup: 10 steps leave no steps of --steps 10 for the " + schedule + " schedule");
+  }
   CHECK(refusal_of([] { resolve(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
 }
 

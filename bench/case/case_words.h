@@ -36,7 +36,7 @@ enum class CheckpointKeep : std::uint8_t { last, all };
 inline constexpr EnumNames<CheckpointKeep, 2> kCheckpointKeepWords{{"last", "all"}};
 
 inline constexpr EnumNames<Master, 4> kMasterWords{{"fp32", "bf16", "bf16_sr", "fp16"}};
-inline constexpr EnumNames<Schedule, 2> kScheduleWords{{"constant", "cosine"}};
+inline constexpr EnumNames<Schedule, 3> kScheduleWords{{"constant", "cosine", "linear"}};
 inline constexpr EnumNames<ExchangeOptions::Mode, 3> kExchangeWords{{"gather", "slots", "sync"}};
 
 inline constexpr EnumNames<bool, 2> kSwitchWords{{"off", "on"}};

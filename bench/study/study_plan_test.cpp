@@ -34,6 +34,20 @@ std::map<StudyPart, int> counts(const std::vector<StudyCase>& cases) {
 
 }  // namespace
 
+TEST_CASE("StudyPlan: the forks' learning rate can decay to zero while the trunks' is constant", "[study]") {
+  StudySettings settings = default_study({});
+  settings.fork["schedule"] = {"linear"};
+  settings.sensitivity = "gemms";
+  const StudyPlan plan = plan_of(settings, "blockwise");
+  const std::vector<Plan> trunks = resolve(plan.trunks());
+  for (const Plan& trunk : trunks) CHECK(trunk.optimizer.schedule == Schedule::constant);
+  for (const StudyCase& one : plan.forks(trunks)) {
+    // Sensitivity takes one step, after its measurement.
+    const bool decays = one.place.part != StudyPart::sensitivity;
+    CHECK(one.fields.schedule == (decays ? "linear" : "constant"));
+  }
+}
+
 TEST_CASE("StudyPlan: trunks and for each state forks of every recipe and BF16 and the controls", "[study]") {
   StudySettings settings = default_study({});
   settings.trunks = 3, settings.ages = {10, 20}, settings.seeds = 2;

@@ -134,3 +134,24 @@ TEST_CASE("step_scalars: bias corrections are those that each optimizer reads", 
   CHECK(std::fabs(hundredth.bias_correction2 - std::pow(100.0, -0.8)) < 1e-8);
   CHECK(step_scalars(o, 0, 99).bias_correction2 == hundredth.bias_correction2);
 }
+
+TEST_CASE("learning_rate: cosine decays to a tenth, linear to zero, both after warmup", "[optimizer]") {
+  OptimizerOptions o;
+  o.lr = 0.5f, o.warmup = 4, o.total_steps = 14;
+  for (const Schedule schedule : {Schedule::constant, Schedule::cosine, Schedule::linear}) {
+    o.schedule = schedule;
+    CHECK(learning_rate(o, 0) == 0.125f);
+    CHECK(learning_rate(o, 3) == 0.5f);
+    CHECK(learning_rate(o, 4) == 0.5f);
+  }
+  o.schedule = Schedule::linear;
+  CHECK(learning_rate(o, 9) == 0.25f);
+  CHECK(std::fabs(learning_rate(o, 13) - 0.05f) < 1e-7f);  // the last step still learns
+  CHECK(learning_rate(o, 14) == 0.0f);
+  CHECK(learning_rate(o, 99) == 0.0f);
+  o.schedule = Schedule::cosine;
+  CHECK(std::fabs(learning_rate(o, 9) - 0.275f) < 1e-7f);
+  CHECK(std::fabs(learning_rate(o, 14) - 0.05f) < 1e-7f);
+  o.schedule = Schedule::constant;
+  CHECK(learning_rate(o, 99) == 0.5f);
+}

@@ -15,6 +15,7 @@ float learning_rate(const OptimizerOptions& o, std::int64_t step) {
   if (o.schedule == Schedule::constant || o.total_steps <= o.warmup) return o.lr;
   const double progress =
       std::min(1.0, static_cast<double>(step - o.warmup) / static_cast<double>(o.total_steps - o.warmup));
+  if (o.schedule == Schedule::linear) return static_cast<float>(o.lr * (1 - progress));
   return static_cast<float>(o.lr * (0.55 + 0.45 * std::cos(std::numbers::pi * progress)));
 }
 

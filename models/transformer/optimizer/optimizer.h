@@ -10,13 +10,14 @@
 
 namespace precbench {
 
-enum class Schedule : std::uint8_t { constant, cosine };
+/// Course of the learning rate after warmup. cosine: decays to a tenth of lr at the last step; linear: to zero.
+enum class Schedule : std::uint8_t { constant, cosine, linear };
 
 struct OptimizerOptions {
   float lr = 3e-4f;
   std::int64_t warmup = 0;  ///< steps of linear warmup, starting at lr / warmup
   Schedule schedule = Schedule::constant;
-  std::int64_t total_steps = 0;  ///< end of the cosine decay to a tenth of lr
+  std::int64_t total_steps = 0;  ///< end of the decay; unused if the schedule is constant
   const OptimizerSpec* optimizer = &optimizers().front();
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, momentum = 0.95f;  ///< used if the optimizer has them
   float weight_decay = 0.1f;
