@@ -1,14 +1,17 @@
 """Tables of the pages that precbench report cannot print, for readme_tables.py: results beside those of PyTorch, studies of several
 models side by side, and the outputs of the kernel benchmarks. .ci/run compares the reports that some of them read with the records."""
-import json, pathlib, re
+import json, lzma, math, pathlib, re, statistics
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 
 
 def lines(path):
-    """Returns the JSON objects of a file under results/, or of any file if the path is absolute."""
-    return [json.loads(line) for line in (RESULTS / path).read_text().splitlines()]
+    """Returns the JSON objects of a file under results/, or of any file if the path is absolute. An .xz file is
+    unpacked."""
+    read = lzma.open(RESULTS / path, "rt") if str(path).endswith(".xz") else open(RESULTS / path)
+    with read:
+        return [json.loads(line) for line in read]
 
 
 def rate(record):
@@ -125,6 +128,54 @@ def sizes():
                  rows)
 
 
+T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447}  # two-sided, by degrees of freedom
+
+
+def interval(values, digits=5):
+    """Returns the mean with Student's 95% interval, as text."""
+    mean, half = statistics.mean(values), T_95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+    return f"{mean:.{digits}f} [{mean - half:.{digits}f}, {mean + half:.{digits}f}]"
+
+
+def ratio(over, under):
+    """Returns the ratio of two means with its 95% interval, as text: first order in the logarithm, degrees of freedom
+    of the smaller sample."""
+    error = math.hypot(*(statistics.stdev(values) / math.sqrt(len(values)) / statistics.mean(values)
+                         for values in (over, under)))
+    factor = math.exp(T_95[min(len(over), len(under)) - 1] * error)
+    mean = statistics.mean(over) / statistics.mean(under)
+    return f"{mean:.1f} [{mean / factor:.1f}, {mean * factor:.1f}]"
+
+
+FORKS, SCRATCH = "h100/age-15m.jsonl.xz", "h200/long-run-15m.jsonl.xz"
+SCRATCH_RECIPES = ["tensorwise", "mxfp8_floor", "nvfp4_all"]  # nvfp4 ends in BF16, after other numbers of steps
+
+
+def paired_differences(records, pair, mean_loss):
+    """Returns, by recipe, mean_loss(record) minus that of the BF16 record with the same pair(record)."""
+    plain = [record for record in records if record["case"]["perturb"] == "none"]
+    bf16 = {pair(record): mean_loss(record) for record in plain if record["case"]["recipe"] == "bf16"}
+    differences = {}
+    for record in plain:
+        differences.setdefault(record["case"]["recipe"], []).append(mean_loss(record) - bf16[pair(record)])
+    return differences
+
+
+def fork_and_scratch():
+    """One row per age and recipe: cost of forks at that age, and of runs from scratch after as many steps."""
+    forks, scratch, rows = lines(FORKS), lines(SCRATCH), []
+    for steps, tokens in (1453, 3), (4842, 10):
+        of_age = [one for one in forks if (one["study"]["part"], one["study"]["age"]) == ("fork", steps)]
+        forked = paired_differences(of_age, lambda one: one["study"]["trunk"],
+                                    lambda one: statistics.mean(one["training"]["loss"][75:]))
+        trained = paired_differences(scratch, lambda one: one["case"]["seed"],
+                                     lambda one: statistics.mean(one["training"]["loss"][steps - steps // 10:steps]))
+        for recipe in SCRATCH_RECIPES:
+            rows.append([f"{tokens}", f"`{recipe}`", interval(forked[recipe]), interval(trained[recipe]),
+                         ratio(trained[recipe], forked[recipe])])
+    return table(["tokens per parameter", "recipe", "fork [95%]", "from scratch [95%]", "ratio [95%]"], rows)
+
+
 SCALES = ["bf16", "tensor", "delayed", "row", "1x128"]
 DENSE = re.compile(r"^ +(\w+) -> (\w+) +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
 QUANTIZE = re.compile(r"^ +quantize (\w+) row\+col 8192x14336 +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
@@ -162,4 +213,5 @@ def grouped_cublaslt():
 TABLES = {"beside-pytorch": beside_pytorch, "beside-pytorch-h100": lambda: beside_pytorch("h100/beside-pytorch"),
           "beside-pytorch-families": lambda: beside_pytorch("h100/beside-pytorch-families"),
           "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"), "fsdp2": fsdp2, "sizes": sizes,
+          "fork-and-scratch": fork_and_scratch,
           "kernel-ops": kernel_ops, "grouped-cublaslt": grouped_cublaslt}
