@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Extracts English texts from Debian packages, for tools/data/tokenize_text.py and tokenize_chats.py.
+"""Extracts texts from Debian packages, for tools/data/tokenize_text.py and tokenize_chats.py.
 
   tools/trained/debian_texts.py documentation linux-source-6.1_*.deb --out FOLDER    # documentation of Linux, 26 MB
+  tools/trained/debian_texts.py code linux-source-6.1_*.deb --out FOLDER             # C sources of Linux's core, 29 MB
   tools/trained/debian_texts.py prose anarchism_*.deb r-cran-janeaustenr_*.deb --out FOLDER
                                                       # essays ("An Anarchist FAQ", GPL-2) and Jane Austen's novels, 16 MB
   tools/trained/debian_texts.py definitions wordnet-base_*.deb --out FILE            # FILE.jsonl: definitions of 117,659 words
 
-Definitions are questions and answers (WordNet's license), one per line. Of the others FOLDER gets one file per text, and FOLDER.list their paths in an order that depends only on the names and mixes the
-subjects. Needs dpkg-deb.
+Definitions are questions and answers (WordNet's license), one per line. Of the others FOLDER gets one file per text,
+and FOLDER.list their paths in an order that depends only on the names and mixes the subjects. Needs dpkg-deb.
 """
 import argparse
 import gzip
@@ -22,7 +23,10 @@ import sys
 import tarfile
 import zlib
 
-MAXIMUM_BYTES = 512 << 10  # of a documentation file: longer ones are generated tables
+MAXIMUM_BYTES = 512 << 10  # of a file of Linux: longer ones are generated tables
+# Folders of Linux's C sources: its core. Drivers and architectures are 15 times as large and full of tables.
+CODE_FOLDERS = ("block/", "certs/", "crypto/", "init/", "io_uring/", "ipc/", "kernel/", "lib/", "mm/", "security/",
+                "virt/")
 
 
 def fail(message):
@@ -43,19 +47,30 @@ def regular_files(tar):
             yield member.name, tar.extractfile(member)
 
 
-def documentation(packages):
-    """Yields (name, text) of the kernel's documentation in English."""
+def linux_files(packages, is_wanted):
+    """Yields (name, text) of the kernel's files whose name, without linux-source-6.1/, is wanted."""
     for package in packages:
         for path, source in members(package):
             if not path.endswith(".tar.xz"):
                 continue
             with tarfile.open(fileobj=lzma.open(source), mode="r|") as tar:
                 for name, file in regular_files(tar):
-                    name = name.partition("/")[2]  # without linux-source-6.1/
-                    if name.startswith("Documentation/") and name.endswith((".rst", ".txt")) and "/translations/" not in name:
+                    name = name.partition("/")[2]
+                    if is_wanted(name):
                         data = file.read()
                         if len(data) < MAXIMUM_BYTES:
                             yield name, data.decode("utf-8", "replace")
+
+
+def documentation(packages):
+    """Yields (name, text) of the kernel's documentation in English."""
+    return linux_files(packages, lambda name: name.startswith("Documentation/") and name.endswith((".rst", ".txt"))
+                       and "/translations/" not in name)
+
+
+def code(packages):
+    """Yields (name, text) of the C sources of the kernel's core."""
+    return linux_files(packages, lambda name: name.startswith(CODE_FOLDERS) and name.endswith(".c"))
 
 
 def prose(packages):
@@ -136,7 +151,7 @@ def write_texts(texts, out):
     return len(names)
 
 
-KINDS = {"documentation": (documentation, write_texts), "prose": (prose, write_texts),
+KINDS = {"documentation": (documentation, write_texts), "code": (code, write_texts), "prose": (prose, write_texts),
          "definitions": (definitions, write_definitions)}
 
 

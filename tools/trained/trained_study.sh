@@ -18,11 +18,12 @@
 # kept in OUT, so that a second call continues where the first ended. Needs a Debian machine with access to PyPI; a GPU for the study.
 #
 # TEXT=documentation (default) is the documentation of Linux 6.1, 7.5 million tokens; TEXT=prose is essays and
-# novels, 3.6 million. TEXT=definitions is fine-tuning: questions for the meaning of a word in the model's chat
+# novels, 3.6 million; TEXT=code is the C sources of Linux's core, 9.5 million (Qwen's tokens).
+# TEXT=definitions is fine-tuning: questions for the meaning of a word in the model's chat
 # template (Gemma: plain_chat.jinja), with a loss on the answers alone, 116,000 of WordNet's definitions. PYTHON sets the
 # interpreter, which needs gguf and tokenizers, for definitions also transformers and jinja2; without one, a virtual
 # environment is created in OUT/.venv (tools/setup/python_packages.sh). HELD_OUT is the part of the text to hold out, default 0.01
-# (prose and Qwen: 0.05). PRECBENCH is the program, default build/precbench.
+# (prose, code and Qwen: 0.05). PRECBENCH is the program, default build/precbench.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -66,9 +67,10 @@ precbench=${PRECBENCH:-$here/../../build/precbench}
 [ -x "$precbench" ] || die "$precbench is not built: see README.md, or set PRECBENCH"
 case ${TEXT:=documentation} in
   documentation) sources=(linux-source-6.1) held_out=0.01 ;;
+  code) sources=(linux-source-6.1) held_out=0.05 ;;
   prose) sources=(anarchism r-cran-janeaustenr) held_out=0.05 ;;
   definitions) sources=(wordnet-base) held_out=0.01 ;;
-  *) die "TEXT=$TEXT: not documentation, prose or definitions" ;;
+  *) die "TEXT=$TEXT: not documentation, code, prose or definitions" ;;
 esac
 text=$TEXT
 if [ -n "${HELD_OUT:-}" ]; then held_out=$HELD_OUT text=$TEXT-$HELD_OUT; fi

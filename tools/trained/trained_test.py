@@ -7,12 +7,15 @@ Usage: tools/trained/trained_test.py [PRECBENCH, default build/precbench]
 Needs gguf and tokenizers (tools/setup/python_packages.sh). Skipped without gguf, as the program itself needs no Python.
 """
 import array
+import io
 import json
+import os
 import pathlib
 import pickle
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 import zipfile
@@ -239,6 +242,34 @@ class Trained(unittest.TestCase):
                           ('What does the noun "laying waste" mean?', 'a | b; "c"')])
         nothing = run("debian_texts.py", "prose", package, "--out", self.path / "nothing")
         self.assertEqual((nothing.returncode, nothing.stderr.count("\n")), (2, 1), nothing.stderr)
+
+    def test_code_is_the_c_sources_of_linuxs_core(self):
+        if not shutil.which("dpkg-deb"):
+            self.skipTest("no dpkg-deb")
+        files = {"kernel/fork.c": "int fork;\n", "mm/deep/slab.c": "int slab; /* \u00fc */\n",
+                 "drivers/net/a.c": "int a;\n", "kernel/fork.h": "int header;\n", "lib/table.c": "0," * (256 << 10),
+                 "tools/lib/b.c": "int b;\n", "Documentation/x.rst": "words\n",
+                 "Documentation/translations/de/x.rst": "Worte\n"}
+        root = self.path / "linux"
+        (root / "DEBIAN").mkdir(parents=True)
+        (root / "DEBIAN/control").write_text("Package: l\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b.c>\n"
+                                             "Description: d\n")
+        (root / "usr/src").mkdir(parents=True)
+        with tarfile.open(root / "usr/src/linux-source-6.1.tar.xz", "w:xz", preset=0) as tar:
+            for name, text in files.items():
+                member = tarfile.TarInfo("linux-source-6.1/" + name)
+                member.size = len(text.encode())
+                tar.addfile(member, io.BytesIO(text.encode()))
+        package = self.path / "l.deb"
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "--build", root, package], check=True,
+                       capture_output=True)
+        for kind, names in ("code", ["kernel/fork.c", "mm/deep/slab.c"]), ("documentation", ["Documentation/x.rst"]):
+            done = run("debian_texts.py", kind, package, "--out", self.path / kind)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            written = [pathlib.Path(line) for line in (self.path / f"{kind}.list").read_text().splitlines()]
+            self.assertEqual(sorted(str(path.relative_to(self.path / kind)) for path in written), names)
+            for path in written:
+                self.assertEqual(path.read_text(), files[str(path.relative_to(self.path / kind))])
 
     def test_text_is_tokenized_for_the_model(self):
         folder = self.convert("q4_1", tokenizer=bpe_tokenizer("smollm"))
@@ -471,6 +502,64 @@ class Trained(unittest.TestCase):
         self.refused("tensor a: rows of 24 values cannot be divided into blocks of Q4_1", folder, script=script)
         file.unlink()
         self.refused("model.safetensors: No such file or directory", folder, script=script)
+
+    def test_bases_of_three_precisions_are_studied_alike(self):
+        self.need_precbench()
+        out = self.path / "out"
+        shutil.copytree(self.convert("f32"), out / "model")
+        random = np.random.default_rng(1)
+        for name, size in ("text.u16", 4000), ("text.eval.u16", 400):
+            (out / name).write_bytes(random.integers(0, 300, size).astype("<u2").tobytes())
+        config = self.path / "study.toml"
+        config.write_text('[work]\nrecipe = ["rowwise"]\n[trunk]\ntrunks = 1\nages = [2]\nwarmup = 0\nlr = 1e-3\n'
+                          '[fork]\nsteps = 12\nwarmup = 0\n[fidelity]\nbatches = 0\n[ladder]\noutlier_ffn = []\n'
+                          'learning_rate = []\nbits = 0\n[control]\napart = []\nbreak = []\n')
+        flags = ["--device", "cpu", "--seq", "32", "--batch", "2", "--eval-tokens", "320"]
+        def compare(**settings):
+            environment = {**os.environ, "PYTHON": sys.executable, "PRECBENCH": str(PRECBENCH), "STEPS": "12",
+                           "CONFIG": str(config), **settings}
+            return subprocess.run([HERE / "base_precision.sh", out, *flags], capture_output=True, text=True,
+                                  timeout=300, env=environment)
+        done = compare(TEXT="text")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = dict(line.split(": ", 1) for line in done.stdout.splitlines()[-3:])
+        self.assertEqual(list(lines), ["as-is", "Q4_1", "Q8_0"])
+        losses = {name: float(line.split(",")[0]) for name, line in lines.items()}
+        # The control: Q4_1 moves the weights, and with them BF16's own loss, more than Q8_0.
+        self.assertGreater(abs(losses["Q4_1"] - losses["as-is"]), abs(losses["Q8_0"] - losses["as-is"]))
+        # The step that reads the base's loss moves no weight: that loss is the one with which the 500 steps ended.
+        trained = json.loads((out / "base/train/records.jsonl").read_text())["training"]["evaluations"][-1]["loss"]
+        self.assertAlmostEqual(losses["as-is"], trained, 3)
+        for line in lines.values():
+            self.assertRegex(line, r"^\d+\.\d{4}, \d+\.\d{4}; rowwise [+-]\d\.\d{5}, [+-]\d\.\d{5}, [+-]\d\.\d{5}$")
+        weights = {name: read_safetensors(out / "base" / name / "model.safetensors") for name in lines}
+        matrix = "model.layers.0.mlp.down_proj.weight"
+        moved = {name: np.abs(values[matrix] - weights["as-is"][matrix]).max() for name, values in weights.items()}
+        self.assertGreater(moved["Q4_1"], 4 * moved["Q8_0"])
+        self.assertGreater(moved["Q8_0"], 0)
+        again = compare(TEXT="text")  # nothing runs twice
+        self.assertEqual((again.returncode, again.stdout.splitlines()[-3:]), (0, done.stdout.splitlines()[-3:]))
+        missing = compare(TEXT="prose")
+        self.assertEqual((missing.returncode, missing.stderr.count("\n")), (2, 1), missing.stderr)
+        self.assertIn("prose.u16, .u32 and .jsonl do not exist", missing.stderr)
+
+    def test_every_study_file_plans_a_study(self):
+        self.need_precbench()
+        folder = self.convert("q4_1")
+        (self.path / "text.u16").write_bytes(bytes(2 * 140_000))
+        names = "ten_minutes", "trained_study", "lora_study"
+        files = [*HERE.glob("causes/*.toml"), *HERE.glob("sizes/*.toml"), *(HERE / f"{name}.toml" for name in names)]
+        self.assertGreaterEqual(len(files), 11)
+        recipe = {"ten_minutes": ["--recipe", "rowwise"]}  # its command names them
+        for file in files:
+            with self.subTest(file.name):
+                flags = ["--config", file, "--model", folder, "--init-from", folder, "--data", self.path / "text.u16",
+                         "--eval-data", self.path / "text.u16", "--seq", str(T), "--batch", "2",
+                         *recipe.get(file.stem, [])]
+                done = subprocess.run([PRECBENCH, "study", "--device", "cuda", "--dry-run", "--json", *flags],
+                                      capture_output=True, text=True, cwd=HERE.parents[1])
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertGreater(json.loads(done.stdout)["parts"][-1]["cases"], 10)
 
     def test_an_output_that_cannot_be_written_is_refused(self):
         (self.path / "file").write_text("")
