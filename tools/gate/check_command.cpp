@@ -129,19 +129,20 @@ bool same_build(const Record& a, const Record& b) {
 /// A baseline with accepted records.
 struct Merged {
   std::vector<Record> records{};
+  RecordSet compared{};                 ///< old records of the cases that the run has measured
   std::size_t cases = 0, replaced = 0;  ///< number of cases; of old records that are left out
   std::size_t fewest = 0, most = 0;     ///< records of a case
 };
 
-/// Adds accepted records to the old baseline: as repeats of records of the same build, or in place of others.
-/// New cases follow.
+/// Adds accepted records to the old baseline: as repeats of records of the same build and work, or in place of
+/// others. New cases follow.
 Merged merged(const RecordSet& old, const RecordSet& run, bool replace) {
   const BaselineRepeats repeats(old);
   const Answers found = answers(repeats.newest(), run);  // throws if records are ambiguous
-  std::map<std::string, const Record*> accepted;         // by the id in the old baseline
+  std::map<std::string, const LocatedRecord*> accepted;  // by the id in the old baseline
   std::set<const LocatedRecord*> placed;
   for (const auto& [asked, answer] : found) {
-    accepted[asked->record.id] = &answer->record;
+    accepted[asked->record.id] = answer;
     placed.insert(answer);
   }
   std::map<std::string, std::string> newest;  // time of the newest record, by id
@@ -159,9 +160,10 @@ Merged merged(const RecordSet& old, const RecordSet& run, bool replace) {
       add(record);
       continue;
     }
-    const Record& fresh = *answer->second;
-    const bool stays =
-        !replace && fresh.id == record.id && same_build(record, fresh) && fresh.created != record.created;
+    result.compared.records.push_back(located);
+    const Record& fresh = answer->second->record;
+    const bool stays = !replace && fresh.id == record.id && same_build(record, fresh) &&
+                       fresh.created != record.created && !difference_in_work(located, *answer->second);
     if (stays) add(record);
     if (!stays && Json(record) != Json(fresh)) ++result.replaced;
     if (newest.at(record.id) == record.created) add(fresh);
@@ -184,14 +186,10 @@ std::string records_text(const Merged& merged) {
   return fmt::format(" ({} records: {} of each)", merged.records.size(), each);
 }
 
-/// Prints how the run compares with the baseline that it changes.
+/// Prints how the run compares with the records of the baseline that it changes.
 void print_against_old(const RecordSet& old, const RecordSet& run, const GateRules& rules) {
   try {
-    GateResult result = judge(old, run, rules);
-    std::erase_if(result.cases, [](const CaseResult& one) {  // cases that this run leaves as they are
-      return one.metrics.size() == 1 && one.metrics[0].verdict == GateVerdict::missing &&
-             one.metrics[0].unit.empty();
-    });
+    const GateResult result = judge(old, run, rules);
     if (result.cases.empty()) return;
     fmt::print("against the old baseline: {}\n", gate_summary(result));
     for (const CaseResult& one : result.cases)
@@ -276,7 +274,7 @@ int accept(const CheckOptions& options, const GateRules& rules, RecordSet run) {
     }
   }
   const Merged now = merged(old, run, options.replace);
-  if (!old.records.empty()) print_against_old(old, run, rules);
+  if (!now.compared.records.empty()) print_against_old(now.compared, run, rules);
   const std::string kept = write_baseline(options.baseline, now.records, other_kind || now.replaced > 0);
   if (!kept.empty()) fmt::print("the old baseline is kept as {}\n", printable(kept));
   fmt::print("accepted {} into {}, which has {} now{}\n", plural(measured, "case"),
@@ -422,7 +420,7 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   text(
       "--loss", options.loss,
       "tolerated growth of the loss; more is WORSE, or NOISY within run-to-run noise; auto: 0.25%, on the mean of "
-       "three or more seeds",
+      "three or more seeds",
       "X%|auto");
   command->add_flag("--numerics", options.numerics,
                     "comparison of first loss and quantization noise too (CPU device)");

@@ -506,6 +506,19 @@ TEST_CASE("check: --accept adds repeats of one commit and replaces records of an
   CHECK(medians() == std::vector<double>{311});
 }
 
+TEST_CASE("check: --accept says that a case did other work, and does not take it for a repeat", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = write_records(directory, "base.jsonl", {kBf16});
+  Record other = kBf16;  // under the same id and of the same commit
+  other.case_fields["master"] = "bf16";
+  other.created = "2025-03-09T12:00:00Z";
+  const Answer answer =
+      check_says("--accept --baseline " + baseline + " " + write_records(directory, "run.jsonl", {other}));
+  CHECK(contains(answer.text, "run MISSING: other work under the same id: case.master is fp32"));
+  CHECK(contains(answer.text, "which has 1 now\n"));
+  CHECK(std::filesystem::exists(baseline + ".1"));
+}
+
 TEST_CASE("check: a baseline among the files of the run is refused", "[check]") {
   const TempDirectory directory;
   const std::string baseline = write_records(directory, "baseline.jsonl", {kBf16});
