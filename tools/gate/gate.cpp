@@ -43,17 +43,10 @@ std::string methods_of(const RecordSet& set) {
   return versions.joined();
 }
 
-/// Marks a metric that the baseline has and the run lacks.
-MetricResult lacking(MetricResult result) {
+/// Marks a metric that one side alone has.
+MetricResult of_one_side(MetricResult result) {
   result.verdict = GateVerdict::missing;
-  result.reason = "the record of this run lacks it";
-  return result;
-}
-
-/// Marks a metric that the run has and the baseline lacks.
-MetricResult lacking_in_baseline(MetricResult result) {
-  result.verdict = GateVerdict::missing;
-  result.reason = "the baseline's record lacks it; --accept --replace takes this run's";
+  result.reason = result.baseline ? kLackedByRun : kLackedByBaseline;
   return result;
 }
 
@@ -117,7 +110,7 @@ SpeedTask speed_task(const Match& match, double tolerance, const std::string& la
   result.current = is;
   result.tolerance = tolerance;
   if (!was || !is) {
-    task.metric = was ? lacking(result) : lacking_in_baseline(result);
+    task.metric = of_one_side(result);
     return task;
   }
   if (const std::string why = other_machine(match); !why.empty()) {
@@ -175,7 +168,7 @@ std::optional<MetricResult> gate_memory(const Match& match, double tolerance, co
   result.baseline = was;
   result.current = is;
   result.tolerance = tolerance;
-  if (!was || !is) return was ? lacking(result) : lacking_in_baseline(result);
+  if (!was || !is) return of_one_side(result);
   result.change = *is / *was - 1;
   if (!(*result.change <= tolerance)) {
     result.verdict = GateVerdict::bigger;

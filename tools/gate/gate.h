@@ -116,13 +116,18 @@ struct MetricResult {
   std::string reason{};               ///< one line; may be empty for PASS
 };
 
+/// Reasons of a metric that is MISSING because one side's record lacks it.
+inline constexpr const char* kLackedByRun = "the record of this run lacks it";
+inline constexpr const char* kLackedByBaseline =
+    "the baseline's record lacks it; --accept --replace takes this run's";
+
 struct CaseResult {
   std::string id;
   nlohmann::ordered_json fields;  ///< case fields
   std::string label;              ///< distinguishing fields of the cases: "mxfp8, seq 2048"
   std::vector<MetricResult> metrics;
-  std::optional<double> seconds{};  ///< that this run's process took for the case; null if unknown
-  std::size_t records = 1;          ///< of the case in the baseline
+  std::optional<double> seconds{};  ///< time that this run's process took for the case; null if unknown
+  std::size_t records = 1;          ///< number of records of the case in the baseline
   /// Returns the gravest verdict: regressions, then inconclusive ones, then FASTER, then PASS.
   GateVerdict verdict() const;
 };
@@ -171,10 +176,10 @@ struct SpeedSample {
   std::vector<std::string> throttle_reasons{};  ///< NVML's, seen at least once; empty: unknown or none
   std::optional<double> power_limit_w{};
   std::optional<double> between_ms{};  ///< between_steps_ms (results/record/host_time.h)
-  bool on_cpu = false;                 ///< of the CPU device
-  std::string busy{};  ///< why the machine was busy during the run (busy_reason); empty: it was not
+  bool on_cpu = false;                 ///< measured on the CPU device
+  std::string busy{};  ///< reason to call the machine busy during the run (busy_reason); empty: it was not
 };
-/// A case: its records in the baseline, at least one, in the order in which they were accepted; and this run's.
+/// Speeds of a case: its records in the baseline, at least one, in the order of acceptance; and this run's.
 struct SpeedCase {
   std::vector<SpeedSample> baseline;
   SpeedSample current;
@@ -186,8 +191,8 @@ std::vector<MetricResult> judge_speeds(const std::vector<SpeedCase>& cases, doub
 /// Judges a check of one case with one record in the baseline.
 MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance);
 
-/// Returns why step times of a record may be longer than the program's: its step times are noisy, or its
-/// threads waited for a CPU or had less CPU time than those of `baseline`; empty if nothing says so.
+/// Returns the reason to think that other processes made a record's steps longer: its step times are noisy, or its
+/// threads waited for a CPU or had less CPU time than those of `baseline`; empty without one.
 std::string busy_reason(const Record& record, const Record& baseline);
 
 }  // namespace precbench

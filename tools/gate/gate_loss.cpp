@@ -176,9 +176,8 @@ LossJudge::Losses LossJudge::final_losses(const Match& match) const {
     say(*losses.unfit, verdict, std::move(reason));
     return losses;
   };
-  if (!has_was)
-    return unfit(GateVerdict::missing, "the baseline's record lacks it; --accept --replace takes this run's");
-  if (!has_is) return unfit(GateVerdict::missing, "the record of this run lacks it");
+  if (!has_was) return unfit(GateVerdict::missing, kLackedByBaseline);
+  if (!has_is) return unfit(GateVerdict::missing, kLackedByRun);
   constexpr std::size_t kFewest = 5;  // of trailing_mean
   if (const std::size_t steps = std::min(was->size(), is->size());
       steps < kFewest && was->size() == is->size())
@@ -194,7 +193,8 @@ LossJudge::Losses LossJudge::final_losses(const Match& match) const {
       losses.current.push_back(ends->second);
     }
   }
-  if (losses.baseline.empty()) return unfit(GateVerdict::missing, "the record of this run lacks it");
+  if (losses.baseline.empty())
+    return unfit(GateVerdict::missing, "not finite in the last steps that both sides have done");
   return losses;
 }
 
@@ -208,7 +208,7 @@ LossJudge::Losses LossJudge::held_out_losses(const Match& match) const {
     say(*losses.unfit, verdict, std::move(reason));
     return losses;
   };
-  if (is.empty()) return unfit(GateVerdict::missing, "the record of this run lacks it");
+  if (is.empty()) return unfit(GateVerdict::missing, kLackedByRun);
   const auto last = std::find_if(was.rbegin(), was.rend(), [&](const Evaluation& one) {
     return evaluation_at(is, one.step) != nullptr;
   });

@@ -32,9 +32,9 @@ class BaselineRepeats {
 /// A measured case of the baseline, and the matching record of the run (gate_work.h).
 struct Match {
   const LocatedRecord* baseline;
-  const LocatedRecord* current;       ///< null if not measured
+  const LocatedRecord* current;               ///< null if not measured
   std::vector<const LocatedRecord*> repeats;  ///< all records of the case in the baseline, oldest first
-  std::optional<MetricResult> unfit;  ///< why no metric can be judged; null if they can
+  std::optional<MetricResult> unfit;          ///< why no metric can be judged; null if they can
 
   /// Returns a verdict on the case as a whole, as metric "run".
   static MetricResult whole(GateVerdict verdict, std::string reason);

@@ -58,7 +58,7 @@ MetricResult compare_first_loss(double was, const std::optional<double>& is) {
   MetricResult result{"first loss", "nats", GateVerdict::pass, was, is, {}, kFirstLossBand, ""};
   if (!is) {
     result.verdict = GateVerdict::missing;
-    result.reason = "the record of this run lacks it";
+    result.reason = kLackedByRun;
     return result;
   }
   result.change = *is / was - 1;
