@@ -36,10 +36,7 @@ std::optional<double> cpu_share(const Record& record) {
 }  // namespace
 
 std::string busy_reason(const Record& record, const Record& baseline) {
-  // Older records have no such warning, but their samples say the same.
-  std::vector<std::string> doubts = record.warnings;
-  for (const std::string& doubt : speed_doubts(record)) doubts.push_back(doubt);
-  for (const std::string& doubt : doubts)
+  for (const std::string& doubt : warnings_and_doubts(record))
     if (doubt.starts_with("step times are noisy: ")) return doubt.substr(0, doubt.find(", so "));
   if (!record.timing) return "";
   const auto wall_ms = record.timing->wall_ms, wait_ms = record.timing->cpu_wait_ms;
