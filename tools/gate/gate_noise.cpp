@@ -161,16 +161,16 @@ std::string RunNoise::text() const {
 
 std::vector<RunNoise> noise_of(const std::vector<std::vector<double>>& values, const NoisePrior& prior) {
   std::vector<std::vector<double>> residuals;
-  std::vector<std::size_t> place(values.size());  // in residuals
+  std::vector<double> own(values.size(), 0);  // spread of a case's own repeats
   for (std::size_t i = 0; i < values.size(); ++i) {
-    place[i] = residuals.size();
     const bool positive =
         std::all_of(values[i].begin(), values[i].end(), [](double value) { return value > 0; });
     if (values[i].size() < 2 || !positive) continue;
     std::vector<double> logs;
     for (const double value : values[i]) logs.push_back(std::log(value));
-    const double mean = mean_and_spread(logs).mean;
+    const auto [mean, sd] = mean_and_spread(logs);
     for (double& log : logs) log -= mean;
+    own[i] = sd;
     residuals.push_back(std::move(logs));
   }
   const RepeatSpread pooled = pooled_spread(residuals);
@@ -178,11 +178,8 @@ std::vector<RunNoise> noise_of(const std::vector<std::vector<double>>& values, c
   for (std::size_t i = 0; i < values.size(); ++i) {
     RunNoise one{prior, std::max<std::size_t>(values[i].size(), 1)};
     if (pooled.freedom > 0) one.sd = std::sqrt(pooled.variance), one.freedom = pooled.freedom;
-    if (place[i] < residuals.size() && residuals[place[i]].size() == values[i].size() &&
-        values[i].size() > 1) {
-      const double own = mean_and_spread(residuals[place[i]]).sd;
-      if (own > kOwnSpread * *one.sd) one.sd = own, one.freedom = static_cast<double>(values[i].size() - 1);
-    }
+    if (one.sd && own[i] > kOwnSpread * *one.sd)
+      one.sd = own[i], one.freedom = static_cast<double>(values[i].size() - 1);
     noise.push_back(one);
   }
   return noise;

@@ -67,6 +67,19 @@ TEST_CASE("noise_of: cases that vary on their own are pooled, but not runs that 
   CHECK(mixed[0].sd.value() < 0.09);
 }
 
+TEST_CASE("noise_of: a case with a value that has no logarithm does not take over another's spread",
+          "[gate]") {
+  const std::vector<RunNoise> noise = noise_of({{0, 1, 2},
+                                                {90, 100, 110},
+                                                {100, 100.1, 99.9},
+                                                {99.9, 100, 100.1},
+                                                {100.1, 99.9, 100},
+                                                {100, 99.9, 100.1}},
+                                               kPrior);
+  CHECK(noise[1].sd.value() > 0.09);
+  CHECK(noise[0].sd == noise[2].sd);  // the pooled one
+}
+
 TEST_CASE("RunNoise: chances of a change with and without repeats", "[gate]") {
   RunNoise noise{kPrior};
   CHECK(std::abs(noise.chance_of(0) - 0.5) < 1e-9);
