@@ -61,11 +61,11 @@ void say(MetricResult& result, GateVerdict verdict, std::string reason) {
   result.reason = std::move(reason);
 }
 
-/// Returns how to tell a change from noise.
-std::string loss_remedy(const RunNoise& noise, NoiseKind kind, double change, std::size_t cases) {
+/// Returns how to tell a change from noise. `records`: as in repeats_remedy().
+std::string loss_remedy(const RunNoise& noise, NoiseKind kind, const std::optional<std::size_t>& records) {
   std::string text;
   if (kind != NoiseKind::deterministic_loss) text = "; --deterministic on makes runs repeat to the bit";
-  return text + repeats_remedy(noise, change, cases);
+  return text + repeats_remedy(noise, records);
 }
 
 }  // namespace
@@ -263,19 +263,18 @@ void LossJudge::judge_alone(std::size_t place, MetricResult& result) const {
   const double change = *result.change;
   const RunNoise& noise = noise_[place];
   const std::string size = fmt::format("{:+.3f}%, {:.3g}% are allowed", 100 * change, 100 * tolerance_);
-  const auto noisy = [&](const std::string& text) {
-    say(result, GateVerdict::noisy,
-        size + "; " + text +
-            loss_remedy(noise, kinds_[place], std::abs(change), kLossQuantities * losses_.size()));
+  const auto noisy = [&](const std::string& text, const std::optional<std::size_t>& records) {
+    say(result, GateVerdict::noisy, size + "; " + text + loss_remedy(noise, kinds_[place], records));
   };
+  const double room = 2 * tolerance_ - std::abs(change);  // for the noise of a change that passes
   if (change > tolerance_ && significant_[place])
     say(result, GateVerdict::worse, size);
   else if (change > tolerance_)
-    noisy(noise.text());
+    noisy(noise.text(), noise.records_to_settle(change, kLossQuantities * losses_.size()));
   else if (!(change >= -tolerance_))
     say(result, GateVerdict::noisy, size + kLower);
-  else if (!(std::abs(change) + noise.half_width() <= 2 * tolerance_))
-    noisy(noise.text() + ": too much for this tolerance");
+  else if (!(noise.half_width() <= room))
+    noisy(noise.text() + ": too much for this tolerance", noise.records_to_pass(room));
 }
 
 void LossJudge::judge_with(const Seeds& seeds, std::size_t place, MetricResult& result) const {

@@ -45,7 +45,6 @@ class LossJudge {
     std::vector<std::size_t> places{};  ///< in losses_
     std::vector<double> changes{};
     double mean = 0, half_width = 0;  ///< of the changes; the 99% interval's
-    double chance = 1;                ///< that unchanged runs have this mean or a higher one
     bool significant = false;         ///< among all works of the check
   };
   Losses losses_of(const Match& match) const;

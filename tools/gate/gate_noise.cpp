@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/base/plural.h"
 #include "results/record/statistics.h"
 
 namespace precbench {
@@ -136,16 +137,26 @@ double RunNoise::half_width() const {
   return student_t_quantile(1 - kBeyondPass, freedom_of_blend) * difference_factor(records) * blended_sd();
 }
 
-std::optional<std::size_t> RunNoise::records_to_settle(double change, std::size_t cases) const {
+/// Returns the number of records from which `settled` holds if the spread stays as it is.
+std::optional<std::size_t> RunNoise::records_until(
+    const std::function<bool(const RunNoise& later)>& settled) const {
   RunNoise later = *this;
   later.sd = sd.value_or(prior.sd);
   for (later.records = std::max<std::size_t>(records + 1, 3); later.records <= kMostRecords;
        ++later.records) {
     later.freedom = static_cast<double>(later.records - 1);
-    if (later.chance_of(change) <= kAlarmLevel / static_cast<double>(std::max<std::size_t>(cases, 1)))
-      return later.records;
+    if (settled(later)) return later.records;
   }
   return std::nullopt;
+}
+
+std::optional<std::size_t> RunNoise::records_to_settle(double change, std::size_t cases) const {
+  const double level = kAlarmLevel / static_cast<double>(std::max<std::size_t>(cases, 1));
+  return records_until([&](const RunNoise& later) { return later.chance_of(change) <= level; });
+}
+
+std::optional<std::size_t> RunNoise::records_to_pass(double half_width) const {
+  return records_until([&](const RunNoise& later) { return later.half_width() <= half_width; });
 }
 
 std::string RunNoise::text() const {
@@ -185,11 +196,11 @@ std::vector<RunNoise> noise_of(const std::vector<std::vector<double>>& values, c
   return noise;
 }
 
-std::string repeats_remedy(const RunNoise& noise, double change, std::size_t cases) {
-  if (const auto records = noise.records_to_settle(change, cases))
-    return fmt::format("; {} more runs of the baseline's commit would tell (check --accept adds them)",
-                       *records - noise.records);
-  return "";
+std::string repeats_remedy(const RunNoise& noise, const std::optional<std::size_t>& records) {
+  if (records)
+    return fmt::format("; {} of the baseline's commit would tell (check --accept adds them)",
+                       plural(*records - noise.records, "more run"));
+  return fmt::format("; at this noise no number of repeats up to {} would tell", kMostRecords);
 }
 
 }  // namespace precbench

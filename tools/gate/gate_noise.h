@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,9 +39,8 @@ inline constexpr double kFastLearning = 1e-4;
 /// Prior of a kind; fractions of the value, for one run.
 struct NoisePrior {
   const char* name;
-  double sd;  ///< standard deviation over committed repeats
-  double
-      limit;  ///< largest plausible one elsewhere: three times sd, or the largest of a committed case if that is more
+  double sd;     ///< standard deviation over committed repeats
+  double limit;  ///< largest plausible on other machines: three times sd, or the largest of a committed case
 };
 const NoisePrior& prior_of(NoiseKind kind);
 
@@ -52,10 +52,10 @@ inline constexpr double kAlarmLevel = 0.005;
 /// Ratio of a case's own spread to the pooled one from which it is judged by its own.
 inline constexpr double kOwnSpread = 2;
 
-/// Noise of one case: of one run, as a fraction of the value.
+/// Noise of one run of a case, as a fraction of the value.
 struct RunNoise {
   NoisePrior prior;
-  std::size_t records = 1;     ///< of the case in the baseline
+  std::size_t records = 1;     ///< number of records of the case in the baseline
   std::optional<double> sd{};  ///< from repeats; null without
   double freedom = 0;          ///< degrees of freedom of `sd`
 
@@ -65,13 +65,17 @@ struct RunNoise {
   /// Returns the half-width of the interval of a change, 95% on one side, that noise between runs causes.
   double half_width() const;
   /// Returns the number of records in the baseline, above the present one and at most kMostRecords, with
-  /// which `change` would be significant in a check of `cases`; null if none is.
+  /// which `change` would be significant in a check of `cases`; null if no such number is enough.
   std::optional<std::size_t> records_to_settle(double change, std::size_t cases) const;
+  /// Returns the number of records with which half_width() would be at most `half_width`, so that a change
+  /// could pass; null as above.
+  std::optional<std::size_t> records_to_pass(double half_width) const;
   /// Returns "repeats of such cases differ by 0.73% (standard deviation; the baseline has no repeat)".
   std::string text() const;
 
  private:
   double blended_sd() const;
+  std::optional<std::size_t> records_until(const std::function<bool(const RunNoise& later)>& settled) const;
 };
 inline constexpr std::size_t kMostRecords = 20;
 
@@ -79,8 +83,8 @@ inline constexpr std::size_t kMostRecords = 20;
 /// in which they were accepted; positive. Cases of one family are pooled.
 std::vector<RunNoise> noise_of(const std::vector<std::vector<double>>& values, const NoisePrior& prior);
 
-/// Returns "; accept 4 more runs of the baseline's commit (check --accept) to tell", or that no number up to
-/// kMostRecords would tell.
-std::string repeats_remedy(const RunNoise& noise, double change, std::size_t cases);
+/// Returns "; 4 more runs of the baseline's commit would tell (check --accept adds them)", or that no number of
+/// repeats up to kMostRecords would. `records`: from records_to_settle() or records_to_pass().
+std::string repeats_remedy(const RunNoise& noise, const std::optional<std::size_t>& records);
 
 }  // namespace precbench

@@ -80,6 +80,19 @@ TEST_CASE("noise_of: a case with a value that has no logarithm does not take ove
   CHECK(noise[0].sd == noise[2].sd);  // the pooled one
 }
 
+TEST_CASE("repeats_remedy: the number of records that would tell or that none up to 20 would", "[gate]") {
+  RunNoise noise{kPrior};
+  noise.records = 2, noise.sd = 0.01, noise.freedom = 1;
+  CHECK(repeats_remedy(noise, noise.records_to_settle(1, 1)) ==
+        "; 1 more run of the baseline's commit would tell (check --accept adds them)");
+  CHECK(repeats_remedy(noise, noise.records_to_settle(0.001, 1)) ==
+        "; at this noise no number of repeats up to 20 would tell");
+  // 3 records: t(0.95, 4 + 2) * sqrt(1 + 1/3) * 1% = 2.24%; 4 records: t(0.95, 4 + 3) * sqrt(1 + 1/4) * 1% = 2.12%.
+  CHECK(noise.records_to_pass(0.0225) == 3);
+  CHECK(noise.records_to_pass(0.0215) == 4);
+  CHECK_FALSE(noise.records_to_pass(0.015));
+}
+
 TEST_CASE("RunNoise: chances of a change with and without repeats", "[gate]") {
   RunNoise noise{kPrior};
   CHECK(std::abs(noise.chance_of(0) - 0.5) < 1e-9);
@@ -131,7 +144,10 @@ TEST_CASE("judge: a loss of the size of run-to-run noise is NOISY and names --de
     const MetricResult result = metric({trained(0)}, trained(change, 9), "final loss");
     CHECK(result.verdict == GateVerdict::noisy);
     CHECK(contains(result.reason, "--deterministic on makes runs repeat to the bit"));
+    CHECK(contains(result.reason, "; at this noise no number of repeats up to 20 would tell"));
   }
+  CHECK(contains(metric({trained(0)}, trained(0.03, 9), "final loss").reason,
+                 "; 7 more runs of the baseline's commit would tell"));
   CHECK(metric({trained(0)}, trained(0.10, 9), "final loss").verdict == GateVerdict::worse);
   CHECK(metric({trained(0, 1, "on")}, trained(0.004, 9, "on"), "final loss").verdict == GateVerdict::worse);
   CHECK(metric({trained(0, 1, "on")}, trained(0, 9, "on"), "final loss").verdict == GateVerdict::pass);
@@ -156,7 +172,12 @@ TEST_CASE("judge: a slow run on a busy machine is NOISY", "[gate]") {
       "step times are noisy: IQR / 1.349 over the median is above 5%, so speeds and ratios are uncertain"};
   MetricResult result = metric({base}, slow, "tokens/s");
   CHECK(result.verdict == GateVerdict::noisy);
-  CHECK(contains(result.reason, "; but of this run: step times are noisy: "));
+  CHECK(contains(result.reason, "; but the machine was busy during this run: step times are noisy: "));
+  Record busy = base;
+  busy.warnings = slow.warnings;
+  slow.warnings.clear();
+  CHECK(contains(metric({busy}, slow, "tokens/s").reason,
+                 "; but the machine was busy during the baseline's: step times are noisy: "));
   slow.warnings.clear();
   slow.timing->wall_ms = 351;
   slow.timing->cpu_wait_ms = 20;

@@ -166,9 +166,15 @@ Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double 
                           remedy(baseline.step_ms.size() < current.step_ms.size() ? baseline : current)),
               change.size};
   for (const Change& change : {median, mean, host})
-    if (!(change.high(noise) <= 2 * tolerance))
-      return {GateVerdict::noisy, fmt::format("{}; {}: too much for this tolerance", both, noise.text()),
+    if (!(change.high(noise) <= 2 * tolerance)) {
+      const double room = 2 * tolerance - change.size;  // for both kinds of noise
+      const auto records =
+          noise.records_to_pass(std::sqrt(std::max(0.0, room * room - change.blur * change.blur)));
+      return {GateVerdict::noisy,
+              fmt::format("{}; {}: too much for this tolerance{}", both, noise.text(),
+                          repeats_remedy(noise, records)),
               change.size};
+    }
   const Change shorter{was.spread.median / is.spread.median - 1, median.blur, median.error};
   const bool faster = shorter.high() >= limit && is.spread.q3 < was.spread.min;
   return {faster ? GateVerdict::faster : GateVerdict::pass, "", median.size};
@@ -240,24 +246,28 @@ MetricResult judge_alone(const SpeedSample& baseline, const SpeedSample& current
 
 std::vector<MetricResult> judge_speeds(const std::vector<SpeedCase>& cases, double tolerance) {
   const std::vector<RunNoise> noise = speed_noise(cases);
+  std::vector<SpeedSample> baselines;
   std::vector<MetricResult> results;
   std::vector<double> chances(cases.size(), 1);
-  for (std::size_t i = 0; i < cases.size(); ++i)
-    results.push_back(
-        judge_alone(joined(cases[i].baseline), cases[i].current, tolerance, noise[i], chances[i]));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    baselines.push_back(joined(cases[i].baseline));
+    results.push_back(judge_alone(baselines[i], cases[i].current, tolerance, noise[i], chances[i]));
+  }
   const std::vector<bool> significant = holm(chances, kAlarmLevel);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     MetricResult& result = results[i];
     if (result.verdict != GateVerdict::slower) continue;
-    const std::string in_run = cases[i].current.busy, in_baseline = joined(cases[i].baseline).busy;
-    const std::string& busy = in_run.empty() ? in_baseline : in_run;
+    const bool in_run = !cases[i].current.busy.empty();
+    const std::string& busy = in_run ? cases[i].current.busy : baselines[i].busy;
     if (!busy.empty()) {
       result.verdict = GateVerdict::noisy;
-      result.reason += fmt::format("; but {}: {}. Measure it again on a quiet machine",
-                                   in_run.empty() ? "of the baseline" : "of this run", busy);
+      result.reason +=
+          fmt::format("; but the machine was busy during {}: {}. Measure it again on a quiet machine",
+                      in_run ? "this run" : "the baseline's", busy);
     } else if (!significant[i]) {
       result.verdict = GateVerdict::noisy;
-      result.reason += "; " + noise[i].text() + repeats_remedy(noise[i], *result.change, cases.size());
+      result.reason += "; " + noise[i].text() +
+                       repeats_remedy(noise[i], noise[i].records_to_settle(*result.change, cases.size()));
     }
   }
   return results;
