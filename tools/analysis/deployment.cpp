@@ -28,12 +28,13 @@ const Reading* find_reading(const Evaluation& evaluation, const std::string& rec
   return found == evaluation.readings->end() ? nullptr : &*found;
 }
 
-/// Returns true if the run's last step was not in the recipe that it began with.
+/// Returns true if the run may change to another recipe before its last step.
 bool changes_recipe(const Record& record) {
   return record.definition && record.definition->recipe && record.definition->recipe->contains("schedule");
 }
 
-/// Loss and groups of weights read in a recipe. Older records have the loss alone, in BF16 and in the fork's own recipe.
+/// Loss and groups of weights read in a recipe. Older records have the loss alone, in BF16 and in the fork's own
+/// recipe.
 struct Read {
   double loss = 0;
   std::vector<double> groups;
@@ -103,28 +104,17 @@ Differences differences_of(const StudyRows& rows, const std::string& recipe, con
 }
 
 /// Returns the distance between two readings of the forks of one recipe; null if any lacks it.
-std::optional<ReadingDistance> distance_of(const StudyCells& cells, const std::string& recipe) {
-  if (cells.empty()) return std::nullopt;
-  const std::int64_t oldest = std::max_element(cells.begin(), cells.end(), [](const auto& a, const auto& b) {
-                                return a.first.age < b.first.age;
-                              })->first.age;
-  ReadingDistance all;
-  double forks = 0;
+std::optional<OutputMeans> distance_of(const StudyCells& cells, const std::string& recipe) {
+  std::int64_t oldest = 0;
+  for (const auto& [cell, record] : cells) oldest = std::max(oldest, cell.age);
+  std::vector<const OutputDistance*> measurements;
   for (const auto& [cell, record] : cells) {
     if (cell.age != oldest) continue;
     const Evaluation* last = last_evaluation(*record);
     const Reading* reading = last ? find_reading(*last, recipe) : nullptr;
-    if (!reading || !reading->outputs) return std::nullopt;
-    const OutputDistance& one = *reading->outputs;
-    if (!one.log_probability.mean || !one.divergence.mean || !one.largest_log_probability ||
-        !one.largest_divergence)
-      return std::nullopt;
-    all.log_probability += *one.log_probability.mean, all.kl += *one.divergence.mean, ++forks;
-    all.largest_log_probability = std::max(all.largest_log_probability, *one.largest_log_probability);
-    all.largest_kl = std::max(all.largest_kl, *one.largest_divergence);
+    measurements.push_back(reading && reading->outputs ? &*reading->outputs : nullptr);
   }
-  all.log_probability /= forks, all.kl /= forks;
-  return all;
+  return output_means(measurements);
 }
 
 /// Held-out losses of BF16's forks, read in BF16.

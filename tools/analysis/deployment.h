@@ -1,8 +1,9 @@
-// The cost of training in a recipe by how its weights are deployed: the held-out losses after the forks' last steps, read
-// in BF16 and in the recipe.
+// The cost of training in a recipe by how its weights are deployed: the held-out losses after the forks' last steps,
+// read in BF16 and in the recipe.
 //
-// A loss in FP8 of weights trained in FP8 minus a loss in BF16 of weights trained in BF16, the raw gap, is nobody's choice:
-// who serves a model in FP8 does so whatever it was trained in. Each deployment has an answer of its own.
+// The raw gap is the loss in FP8 of weights trained in FP8 minus the loss in BF16 of weights trained in BF16. Nobody
+// chooses between these two: a model that is served in FP8 is served so whatever it was trained in. Each deployment has
+// an answer of its own.
 #pragma once
 
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "tools/analysis/fork_verdict.h"
+#include "tools/analysis/output_means.h"
 #include "tools/analysis/study_rows.h"
 
 namespace precbench {
@@ -17,16 +19,10 @@ namespace precbench {
 /// A difference of held-out losses, with trunks as units, and the verdict that judge_forks gives it.
 struct DeploymentAnswer {
   ForkVerdict verdict;
-  /// Half of the 95% interval that comes from the choice of the text, nats: over groups of sequences (Reading::groups), each
-  /// a mean over the trunks, at the oldest age. The trunks' interval lacks it, because all read the same text.
+  /// Half of the 95% interval that comes from the choice of the text, nats: over groups of sequences
+  /// (Reading::groups), each a mean over the trunks, at the oldest age. The trunks' interval lacks it, because all read
+  /// the same text.
   std::optional<double> text;
-};
-
-/// Distance between two readings of the same weights, in BF16 and in the recipe: means over the trunks at the oldest age,
-/// largest over all. In reinforcement learning they are trainer and roll-out.
-struct ReadingDistance {
-  double log_probability = 0, largest_log_probability = 0;  ///< |difference| of the next token's, nats
-  double kl = 0, largest_kl = 0;                            ///< KL(BF16 || recipe), nats
 };
 
 /// Difference in one reading: weights of the recipe's forks minus those of BF16's, both read in `recipe`.
@@ -38,15 +34,17 @@ struct ReadingDifference {
 struct Deployment {
   std::int64_t tokens = 0;  ///< held out
   double bf16_loss = 0;     ///< nats: BF16's forks read in BF16, mean at the oldest age
-  /// Trained in the recipe minus trained in BF16: both read in BF16; both read in the recipe; and the raw gap, each read
-  /// in what it was trained in. Null where the records lack the readings.
+  /// Trained in the recipe minus trained in BF16: both read in BF16; both read in the recipe; and the raw gap, each
+  /// read in the format that it was trained in. Null where the records lack the readings.
   std::optional<DeploymentAnswer> in_bf16, in_recipe, raw;
-  std::optional<ReadingDistance> of_bf16_weights, of_recipe_weights;  ///< null without --eval-recipes
+  /// Distance between two readings of the same weights, in BF16 and in the recipe, over the forks at the oldest age:
+  /// trainer and roll-out of reinforcement learning. Null without --eval-recipes.
+  std::optional<OutputMeans> of_bf16_weights, of_recipe_weights;
   std::vector<ReadingDifference> across;  ///< readings in the other recipes of the study
 };
 
-/// Returns one deployment per recipe, null where its forks or BF16's have no held-out loss. Recipes are judged together, once
-/// for each answer. `controls` and `missed`: as in judge_forks.
+/// Returns one deployment per recipe, null where its forks or BF16's have no held-out loss. Recipes are judged
+/// together, once for each answer. `controls` and `missed`: as in judge_forks.
 std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
                                                          const std::vector<std::string>& recipes,
                                                          int controls,

@@ -80,18 +80,12 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
 
 /// Returns the distance of the outputs over the trunks; null if any trunk lacks it.
 std::optional<CardOutputs> outputs_of(const std::vector<const Fidelity*>& trunks) {
-  CardOutputs all;
-  all.held_out = true;
-  const auto count = static_cast<double>(trunks.size());
-  for (const Fidelity* trunk : trunks) {
-    const auto& one = trunk->outputs;
-    if (!one || !one->log_probability.mean || !one->divergence.mean || !one->largest_log_probability ||
-        !one->largest_divergence)
-      return std::nullopt;
-    all.log_probability += *one->log_probability.mean / count;
-    all.kl += *one->divergence.mean / count;
-    all.largest_log_probability = std::max(all.largest_log_probability, *one->largest_log_probability);
-    all.largest_kl = std::max(all.largest_kl, *one->largest_divergence);
+  std::vector<const OutputDistance*> measurements;
+  for (const Fidelity* trunk : trunks) measurements.push_back(trunk->outputs ? &*trunk->outputs : nullptr);
+  const auto distance = output_means(measurements);
+  if (!distance) return std::nullopt;
+  CardOutputs all{*distance, 0, true};
+  for (const OutputDistance* one : measurements) {
     all.tokens += static_cast<double>(one->tokens);
     all.held_out = all.held_out && one->held_out;
   }

@@ -14,16 +14,16 @@
 #include "tools/analysis/deployment.h"
 #include "tools/analysis/fork_course.h"
 #include "tools/analysis/fork_verdict.h"
+#include "tools/analysis/output_means.h"
 #include "tools/analysis/study_ladders.h"
 
 namespace precbench {
 
 /// Distance of a recipe's next-token distributions from BF16's: means over the trunks, largest over all.
 struct CardOutputs {
-  double log_probability = 0, largest_log_probability = 0;  ///< |difference| of the next token's, nats
-  double kl = 0, largest_kl = 0;                            ///< KL(BF16 || recipe), nats
-  double tokens = 0;                                        ///< compared, over all trunks
-  bool held_out = false;                                    ///< true: all of --eval-data
+  OutputMeans distance;
+  double tokens = 0;      ///< compared, over all trunks
+  bool held_out = false;  ///< true: all of --eval-data
 };
 
 /// Gradient and outputs of a recipe compared with BF16's at one age: means over the trunks.

@@ -106,7 +106,7 @@ Json json_of(const std::optional<DeploymentAnswer>& answer) {
   return json;
 }
 
-Json json_of(const std::optional<ReadingDistance>& distance) {
+Json json_of(const std::optional<OutputMeans>& distance) {
   if (!distance) return Json();
   return {{"log_probability", distance->log_probability},
           {"largest_log_probability", distance->largest_log_probability},
@@ -145,12 +145,9 @@ Json json_of(const std::optional<CardAgeLaw>& card) {
 }
 
 Json outputs_json(const CardOutputs& outputs) {
-  return {{"tokens", outputs.tokens},
-          {"held_out", outputs.held_out},
-          {"log_probability", outputs.log_probability},
-          {"largest_log_probability", outputs.largest_log_probability},
-          {"kl", outputs.kl},
-          {"largest_kl", outputs.largest_kl}};
+  Json json = {{"tokens", outputs.tokens}, {"held_out", outputs.held_out}};
+  json.update(json_of(std::optional(outputs.distance)));
+  return json;
 }
 
 /// Returns the comparison with the incumbent; null if there is none.

@@ -1,5 +1,5 @@
-// Deployment section: what training in a recipe costs whoever serves the weights in BF16, in the recipe, and the raw gap
-// between the two. From the held-out losses of a study's cards.
+// Deployment section: the cost of training in a recipe if the weights are served in BF16 or in the recipe, and the raw
+// gap between the two deployments. From the held-out losses of a study's cards.
 #include <fmt/format.h>
 
 #include <optional>
@@ -77,32 +77,6 @@ Section deployment_section(const ReportInput& input) {
       "for your deployment, never the raw gap.",
       "Text: half of the 95% interval that comes from the choice of the held-out text; the other interval is over the trunks, "
       "which all read the same text."};
-  return section;
-}
-
-Section readings_section(const ReportInput& input) {
-  Section section{"How far apart are trainer and roll-out?", {}, {}, {}};
-  Table table;
-  table.columns = {{"model", true},   {"recipe", true}, {"trained in", true}, {"log-probability, nats"},
-                   {"largest, nats"}, {"KL, nats"},     {"largest KL, nats"}};
-  for (const StudyCard& card : input.cards) {
-    if (!card.deployment) continue;
-    const auto add = [&](const char* trained, const std::optional<ReadingDistance>& one) {
-      if (one)
-        table.rows.push_back({card.model, card.verdict.recipe, trained,
-                              fmt::format("{:.5f}", one->log_probability),
-                              fmt::format("{:.4f}", one->largest_log_probability),
-                              fmt::format("{:.3g}", one->kl), fmt::format("{:.3g}", one->largest_kl)});
-    };
-    add("BF16", card.deployment->of_bf16_weights);
-    add("the recipe", card.deployment->of_recipe_weights);
-  }
-  if (table.rows.empty()) return section;
-  section.table = std::move(table);
-  section.notes = {
-      "The same weights after the forks' last step, read in BF16 and in the recipe on held-out text, as trainer and roll-out of "
-      "reinforcement learning read them: size of the difference of the next token's log-probability, and KL(BF16 || recipe). "
-      "Means over tokens and trunks; largest of all tokens. A recipe is read with the scales of the tensors themselves."};
   return section;
 }
 
