@@ -170,45 +170,30 @@ std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
     }
     return *deployments[i];
   };
-  /// Judges one answer of all recipes together.
+  // Judges one answer of all recipes together. Its noise floor is that of BF16's forks, as they are read for it.
   const auto judge = [&](std::optional<DeploymentAnswer> Deployment::*answer,
-                         const std::function<Deployed(const std::string&)>& deployed, bool floor_in_recipe) {
+                         const std::function<Deployed(const std::string&)>& deployed) {
     std::vector<std::size_t> places;
-    std::vector<Differences> differences;
+    std::vector<std::optional<double>> texts;
     std::vector<ForkEvidence> evidence;
-    std::set<std::string> readings = {kBf16};
+    std::set<std::string> readings;
     for (std::size_t i = 0; i < recipes.size(); ++i) {
-      Differences own = differences_of(rows, recipes[i], cells(i), deployed(recipes[i]));
+      const Deployed read = deployed(recipes[i]);
+      Differences own = differences_of(rows, recipes[i], cells(i), read);
       if (own.evidence.ages.empty()) continue;
-      if (floor_in_recipe) readings.insert(recipes[i]);
-      places.push_back(i), evidence.push_back(own.evidence), differences.push_back(std::move(own));
+      readings.insert(read.bf16);
+      places.push_back(i), texts.push_back(own.text()), evidence.push_back(std::move(own.evidence));
     }
     if (places.empty()) return;
-    if (floor_in_recipe) readings.erase(kBf16);
     const Floor floor = floor_of(rows, readings, rules);
     std::vector<ForkVerdict> verdicts =
         judge_forks(evidence, floor.floor, controls, missed, rules, floor.quiet);
     for (std::size_t k = 0; k < places.size(); ++k)
-      make(places[k]).*answer = DeploymentAnswer{std::move(verdicts[k]), differences[k].text()};
+      make(places[k]).*answer = DeploymentAnswer{std::move(verdicts[k]), texts[k]};
   };
-  judge(
-      &Deployment::in_bf16,
-      [](const std::string&) {
-        return Deployed{kBf16, kBf16};
-      },
-      false);
-  judge(
-      &Deployment::in_recipe,
-      [](const std::string& recipe) {
-        return Deployed{recipe, recipe};
-      },
-      true);
-  judge(
-      &Deployment::raw,
-      [](const std::string& recipe) {
-        return Deployed{recipe, kBf16};
-      },
-      false);
+  judge(&Deployment::in_bf16, [](const std::string&) { return Deployed{kBf16, kBf16}; });
+  judge(&Deployment::in_recipe, [](const std::string& recipe) { return Deployed{recipe, recipe}; });
+  judge(&Deployment::raw, [](const std::string& recipe) { return Deployed{recipe, kBf16}; });
   for (std::size_t i = 0; i < recipes.size(); ++i) {
     if (!deployments[i]) continue;
     Deployment& one = *deployments[i];
