@@ -192,9 +192,7 @@ class TermTable {
     for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {
       if (g > 0) text_ += '\n';
       if (!layout_.above.empty() && bounds[g] < bounds[g + 1])
-        text_ += wrap(short_printable(group_title(table_, layout_.above, bounds[g]), kLongestLine),
-                      screen_.width, "  ", true) +
-                 '\n';
+        text_ += paragraph(group_title(table_, layout_.above, bounds[g]), screen_);
       for (std::size_t r = bounds[g]; r < bounds[g + 1]; ++r) {
         std::vector<std::string> cells;
         for (const std::size_t c : layout_.columns) cells.push_back(table_.rows[r][c]);

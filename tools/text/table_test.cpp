@@ -5,6 +5,7 @@
 
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
+#include "results/record/short_text.h"
 #include "tools/text/document.h"
 
 using namespace precbench;
@@ -90,4 +91,9 @@ TEST_CASE("render_markdown: headings have one blank line and links escape any pa
   section.figures.push_back({"name", "script", "8B", "what it shows", "", "", "my plots (1)/a%b#c.svg"});
   CHECK(contains(render_markdown(Document{"t", {section}}),
                  "## Figures\n\n![8B: what it shows](my%20plots%20%281%29/a%25b%23c.svg)\n\n| recipe"));
+}
+
+TEST_CASE("render_term: titles of any length are cut off as other lines are", "[table][hostile]") {
+  const Document document{std::string(100'000, 't'), {{std::string(100'000, 's'), {}, {}, {}}}};
+  CHECK(render_term(document).size() == 2 * (kLongestLine + 1) + 1);
 }

@@ -1,5 +1,4 @@
 // Documents for a terminal. See document.h.
-#include "results/record/printable.h"
 #include "results/text/lines.h"
 #include "tools/text/document.h"
 
@@ -13,17 +12,16 @@ void add_lines(std::string& text, const std::vector<std::string>& lines, const S
 }  // namespace
 
 std::string render_term(const Document& document, const Screen& screen) {
-  std::string text = wrap(printable(document.title), screen.width, "  ", screen.fitted) + '\n';
+  std::string text = paragraph(document.title, screen);
   if (!document.notice.empty()) text += indented_line(document.notice, screen);
   for (const Section& section : document.sections) {
-    text += '\n' + wrap(printable(section.title), screen.width, "  ", screen.fitted) + '\n';
+    text += '\n' + paragraph(section.title, screen);
     add_lines(text, section.lines, screen);
     if (section.table) text += '\n' + render_term(*section.table, screen);
     if (!section.notes.empty()) text += '\n';
     add_lines(text, section.notes, screen);
   }
-  if (!document.more.empty())
-    text += '\n' + wrap(printable(document.more), screen.width, "  ", screen.fitted) + '\n';
+  if (!document.more.empty()) text += '\n' + paragraph(document.more, screen);
   return text;
 }
 
