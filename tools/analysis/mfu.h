@@ -8,8 +8,8 @@
 
 namespace precbench {
 
-/// Returns the dense FP8 peak in TFLOP/s if the record has one and its recipe has a GEMM of two FP8 operands; null for others,
-/// and for records without a definition.
+/// Returns the dense FP8 peak in TFLOP/s if the record has one and its recipe has a GEMM of two FP8 operands; null for
+/// others, and for records without a definition.
 std::optional<double> fp8_peak(const Record& record);
 
 /// Returns all model FLOPs per second over the FP8 peak, as a fraction: lm_head and attention count, though they run in

@@ -174,7 +174,8 @@ class HeadlineTable {
     return models;
   }
 
-  /// `machines`: title of the column of ranks and machines. Fills the verdicts, whose text depends on the other rows, and removes columns without content.
+  /// Fills the verdicts, whose text depends on the other rows, and removes columns without content. `machines`:
+  /// title of the column of ranks and machines.
   void finish(const char* rank, const std::string& machines) {
     const std::set<std::string> models = judging_models();
     const bool one = models.size() == 1;

@@ -23,8 +23,8 @@ void check_outputs(const std::vector<NamedOutput>& outputs, const std::vector<st
 void check_writable(const std::string& path);
 
 /// A file that is written under another name beside its own and replaces an earlier one whole: a failed write leaves
-/// the earlier file, and none if there was none. Devices, pipes, and files in folders that cannot be written are written
-/// in place. Every function throws InvalidInput ("cannot write FILE: No space left on device").
+/// the earlier file, and none if there was none. Devices, pipes, and files in folders that cannot be written are
+/// written in place. Every function throws InvalidInput ("cannot write FILE: No space left on device").
 class PendingFile {
  public:
   explicit PendingFile(const std::string& path);
