@@ -147,7 +147,9 @@ def ratio(over, under):
     return f"{mean:.1f} [{mean / factor:.1f}, {mean * factor:.1f}]"
 
 
-FORKS, SCRATCH = "h100/age-15m.jsonl.xz", "h200/long-run-15m.jsonl.xz"
+FORKS = "h100/age-15m.jsonl.xz"
+# Runs from scratch by steps, and the tokens per parameter of these.
+SCRATCH = {1453: ("h200/long-run-15m.jsonl.xz", 3), 4842: ("h200/long-run-15m.jsonl.xz", 10)}
 SCRATCH_RECIPES = ["tensorwise", "mxfp8_floor", "nvfp4_all"]  # nvfp4 ends in BF16, after other numbers of steps
 
 
@@ -163,12 +165,12 @@ def paired_differences(records, pair, mean_loss):
 
 def fork_and_scratch():
     """One row per age and recipe: cost of forks at that age, and of runs from scratch after as many steps."""
-    forks, scratch, rows = lines(FORKS), lines(SCRATCH), []
-    for steps, tokens in (1453, 3), (4842, 10):
+    forks, rows = lines(FORKS), []
+    for steps, (scratch, tokens) in SCRATCH.items():
         of_age = [one for one in forks if (one["study"]["part"], one["study"]["age"]) == ("fork", steps)]
         forked = paired_differences(of_age, lambda one: one["study"]["trunk"],
                                     lambda one: statistics.mean(one["training"]["loss"][75:]))
-        trained = paired_differences(scratch, lambda one: one["case"]["seed"],
+        trained = paired_differences(lines(scratch), lambda one: one["case"]["seed"],
                                      lambda one: statistics.mean(one["training"]["loss"][steps - steps // 10:steps]))
         for recipe in SCRATCH_RECIPES:
             rows.append([f"{tokens}", f"`{recipe}`", interval(forked[recipe]), interval(trained[recipe]),
