@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/plural.h"
 #include "results/record/statistics.h"
@@ -93,92 +97,125 @@ struct Opinion {
   double chance = 1;  ///< of SLOWER: probability that an unchanged run is as slow (RunNoise::chance_of)
 };
 
-/// Judges two sides with enough samples and positive step times.
-Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double tolerance,
-                const RunNoise& noise) {
-  const bool with_host = baseline.between_ms && current.between_ms;
-  const StepTimes was = step_times(baseline, with_host), is = step_times(current, with_host);
-  const double median_blur = std::hypot(was.median_blur, is.median_blur);
-  constexpr double kBlurOverError = 1.96;  // the notch is a 95% interval
-  const Change median{is.spread.median / was.spread.median - 1, median_blur, median_blur / kBlurOverError};
-  const Change mean{is.mean / was.mean - 1, std::hypot(was.mean_blur, is.mean_blur),
-                    std::hypot(was.mean_error, is.mean_error)};
-  const Change host{(is.mean + is.between) / (was.mean + was.between) - 1, mean.blur, mean.error};
-  const double whole = is.whole / was.whole - 1;
-  // A change equal to the tolerance up to rounding counts as reaching it.
-  constexpr double kRounding = 1e-9;
-  const double limit = tolerance - kRounding;
-  const bool known = baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0;
-  const double clocks = known ? *current.sm_clock_mhz / *baseline.sm_clock_mhz : 1;
+/// Compares two sides with enough samples and positive step times.
+class Comparison {
+ public:
+  Comparison(const SpeedSample& baseline, const SpeedSample& current, double tolerance, const RunNoise& noise)
+      : baseline_(baseline), current_(current), tolerance_(tolerance), noise_(noise) {
+    const bool with_host = baseline.between_ms && current.between_ms;
+    was_ = step_times(baseline, with_host), is_ = step_times(current, with_host);
+    constexpr double kBlurOverError = 1.96;  // the notch is a 95% interval
+    const double median_blur = std::hypot(was_.median_blur, is_.median_blur);
+    median_ = {is_.spread.median / was_.spread.median - 1, median_blur, median_blur / kBlurOverError};
+    mean_ = {is_.mean / was_.mean - 1, std::hypot(was_.mean_blur, is_.mean_blur),
+             std::hypot(was_.mean_error, is_.mean_error)};
+    host_ = {(is_.mean + is_.between) / (was_.mean + was_.between) - 1, mean_.blur, mean_.error};
+    if (baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0)
+      clocks_ = *current.sm_clock_mhz / *baseline.sm_clock_mhz;
+  }
 
-  const auto median_longer = [&](double factor) {
-    return is.spread.min * factor > was.spread.q3 && median.in_cycles(factor).size >= limit &&
-           mean.in_cycles(factor).low() > 0;
-  };
-  const auto mean_longer = [&](double factor) {
-    return is.spread.q3 * factor > was.slowest && mean.in_cycles(factor).low() > tolerance;
-  };
-  const auto chance = [&](const Change& change) {
-    const Change in_cycles = change.in_cycles(clocks);
-    return std::max(noise.chance_of(change.size, change.error),
-                    noise.chance_of(in_cycles.size, in_cycles.error));
-  };
-  const std::string both = fmt::format("the mean step takes {} and the median {}, {:.2f}% are allowed",
-                                       mean.text(), median.text(), 100 * tolerance);
-  if (median_longer(1) && median_longer(clocks))
-    return {GateVerdict::slower,
-            fmt::format("the step takes {}, {:.2f}% are allowed", median.text(), 100 * tolerance),
-            median.size, chance(median)};
-  if (mean_longer(1) && mean_longer(clocks)) return {GateVerdict::slower, both, mean.size, chance(mean)};
-  if (median_longer(1) || mean_longer(1)) {
-    const Change& longer = median_longer(1) ? median : mean;
+  Opinion opinion() const {
+    if (const auto longer = judge_longer()) return *longer;
+    if (const auto doubt = doubt_pass()) return *doubt;
+    const double shorter = was_.spread.median / is_.spread.median - 1;
+    const bool faster = shorter + median_.blur >= limit_ && is_.spread.q3 < was_.spread.min;
+    return {faster ? GateVerdict::faster : GateVerdict::pass, "", median_.size};
+  }
+
+ private:
+  /// Returns true if the median step is longer. `factor`: 1 for its time, clocks_ for its clock cycles.
+  bool median_longer(double factor) const {
+    return is_.spread.min * factor > was_.spread.q3 && median_.in_cycles(factor).size >= limit_ &&
+           mean_.in_cycles(factor).low() > 0;
+  }
+  /// Returns the same of the mean step.
+  bool mean_longer(double factor) const {
+    return is_.spread.q3 * factor > was_.slowest && mean_.in_cycles(factor).low() > tolerance_;
+  }
+  double chance(const Change& change) const {
+    const Change in_cycles = change.in_cycles(clocks_);
+    return std::max(noise_.chance_of(change.size, change.error),
+                    noise_.chance_of(in_cycles.size, in_cycles.error));
+  }
+  std::string mean_and_median() const {
+    return fmt::format("the mean step takes {} and the median {}, {:.2f}% are allowed", mean_.text(),
+                       median_.text(), 100 * tolerance_);
+  }
+
+  /// Judges a step that is longer beyond its spread: SLOWER, or NOISY if it is not so in clock cycles. Null if
+  /// it is not longer.
+  std::optional<Opinion> judge_longer() const {
+    if (median_longer(1) && median_longer(clocks_))
+      return Opinion{GateVerdict::slower,
+                     fmt::format("the step takes {}, {:.2f}% are allowed", median_.text(), 100 * tolerance_),
+                     median_.size, chance(median_)};
+    if (mean_longer(1) && mean_longer(clocks_))
+      return Opinion{GateVerdict::slower, mean_and_median(), mean_.size, chance(mean_)};
+    if (!median_longer(1) && !mean_longer(1)) return std::nullopt;
+    const Change& longer = median_longer(1) ? median_ : mean_;
     std::string reason = fmt::format(
         "the step takes {:+.2f}%, but the SM clock was {:.0f} MHz against {:.0f}: in clock cycles it takes "
         "{:+.2f}%, within the tolerance or the spread of the step times",
-        100 * longer.size, *current.sm_clock_mhz, *baseline.sm_clock_mhz,
-        100 * longer.in_cycles(clocks).size);
-    if (clock_follows_power(baseline, current))
+        100 * longer.size, *current_.sm_clock_mhz, *baseline_.sm_clock_mhz,
+        100 * longer.in_cycles(clocks_).size);
+    if (clock_follows_power(baseline_, current_))
       reason += "; only the power cap held the clock down, so it may be that the program draws more";
-    return {GateVerdict::noisy, reason, longer.size};
+    return Opinion{GateVerdict::noisy, std::move(reason), longer.size};
   }
-  if (!(median.size < limit))
-    return {GateVerdict::noisy,
-            fmt::format("the median step takes {:+.2f}%, but the step times overlap", 100 * median.size),
-            median.size};
-  if (!(mean.size < limit))
-    return {GateVerdict::noisy, both + ": some of the steps take longer, or it is noise", mean.size};
-  if (!(host.size < limit))
-    return {
-        GateVerdict::noisy,
-        fmt::format("by the host's clock the mean step takes {:+.2f}%, by the device's {:+.2f}%: time passes "
-                    "between the steps",
-                    100 * host.size, 100 * mean.size),
-        host.size};
-  if (!(whole <= 2 * tolerance))
-    return {GateVerdict::noisy,
-            fmt::format("with its slowest step the mean step takes {:+.2f}%: a stall, or one hiccup",
-                        100 * whole),
-            whole};
-  for (const Change& change : {median, mean, host})
-    if (!(change.high() <= 2 * tolerance))
-      return {GateVerdict::noisy,
-              fmt::format("{}: the step times spread too far to tell; {}", both,
-                          remedy(baseline.step_ms.size() < current.step_ms.size() ? baseline : current)),
-              change.size};
-  for (const Change& change : {median, mean, host})
-    if (!(change.high(noise) <= 2 * tolerance)) {
-      const double room = 2 * tolerance - change.size;  // for both kinds of noise
-      const auto records =
-          noise.records_to_pass(std::sqrt(std::max(0.0, room * room - change.blur * change.blur)));
-      return {GateVerdict::noisy,
-              fmt::format("{}; {}: too much for this tolerance{}", both, noise.text(),
-                          repeats_remedy(noise, records)),
-              change.size};
-    }
-  const Change shorter{was.spread.median / is.spread.median - 1, median.blur, median.error};
-  const bool faster = shorter.high() >= limit && is.spread.q3 < was.spread.min;
-  return {faster ? GateVerdict::faster : GateVerdict::pass, "", median.size};
-}
+
+  /// Returns NOISY with the first reason against a pass; null without one.
+  std::optional<Opinion> doubt_pass() const {
+    const auto noisy = [](std::string reason, double change) {
+      return Opinion{GateVerdict::noisy, std::move(reason), change};
+    };
+    if (!(median_.size < limit_))
+      return noisy(
+          fmt::format("the median step takes {:+.2f}%, but the step times overlap", 100 * median_.size),
+          median_.size);
+    if (!(mean_.size < limit_))
+      return noisy(mean_and_median() + ": some of the steps take longer, or it is noise", mean_.size);
+    if (!(host_.size < limit_))
+      return noisy(
+          fmt::format("by the host's clock the mean step takes {:+.2f}%, by the device's {:+.2f}%: time "
+                      "passes between the steps",
+                      100 * host_.size, 100 * mean_.size),
+          host_.size);
+    const double whole = is_.whole / was_.whole - 1;
+    if (!(whole <= 2 * tolerance_))
+      return noisy(fmt::format("with its slowest step the mean step takes {:+.2f}%: a stall, or one hiccup",
+                               100 * whole),
+                   whole);
+    for (const Change& change : {median_, mean_, host_})
+      if (!(change.high() <= 2 * tolerance_)) {
+        const bool fewer_before = baseline_.step_ms.size() < current_.step_ms.size();
+        return noisy(fmt::format("{}: the step times spread too far to tell; {}", mean_and_median(),
+                                 remedy(fewer_before ? baseline_ : current_)),
+                     change.size);
+      }
+    for (const Change& change : {median_, mean_, host_})
+      if (!(change.high(noise_) <= 2 * tolerance_)) {
+        const double room = 2 * tolerance_ - change.size;  // for both kinds of noise
+        const auto records =
+            noise_.records_to_pass(std::sqrt(std::max(0.0, room * room - change.blur * change.blur)));
+        return noisy(fmt::format("{}; {}: too much for this tolerance{}", mean_and_median(), noise_.text(),
+                                 repeats_remedy(noise_, records)),
+                     change.size);
+      }
+    return std::nullopt;
+  }
+
+  /// A change equal to the tolerance up to rounding counts as reaching it.
+  static constexpr double kRounding = 1e-9;
+
+  const SpeedSample &baseline_, &current_;
+  double tolerance_;
+  double limit_ = tolerance_ - kRounding;
+  const RunNoise& noise_;
+  StepTimes was_{}, is_{};
+  Change median_{}, mean_{};
+  Change host_{};      ///< of the mean step by the host's clock
+  double clocks_ = 1;  ///< this run's SM clock over the baseline's
+};
 
 /// Returns the samples of all records of a case as one side. What not all of them have is unknown.
 SpeedSample joined(const std::vector<SpeedSample>& records) {
@@ -234,7 +271,7 @@ MetricResult judge_alone(const SpeedSample& baseline, const SpeedSample& current
                fmt::format("{} of {} tell nothing, at least {} are needed: {}",
                            plural(fewer.step_ms.size(), "sample"), in_baseline ? "the baseline" : "this run",
                            kFewestSamples, remedy(fewer)));
-  const Opinion opinion = compare(baseline, current, tolerance, noise);
+  const Opinion opinion = Comparison(baseline, current, tolerance, noise).opinion();
   result.change = opinion.change;
   chance = opinion.chance;
   if (exit_status(opinion.verdict) == kCheckPassed && baseline.between_ms && !current.between_ms)
