@@ -117,8 +117,9 @@ HUGGING_FACE = {
                 layer_types=["full_attention", "sliding_attention"],
                 rope_parameters=dict(rope_type="llama3", rope_theta=1000000.0, factor=16.0, low_freq_factor=1.0,
                                      high_freq_factor=4.0, original_max_position_embeddings=6)),
-    "granite-hybrid": dict({key: value for key, value in SMALL_SHAPE.items() if key != "head_dim"}, model_type="granitemoehybrid",
-                           tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=10000.0, layer_types=["attention", "attention"],
+    # Has no key for head_dim; GPUs need one of 16.
+    "granite-hybrid": dict({key: value for key, value in SMALL_SHAPE.items() if key != "head_dim"}, hidden_size=32,
+                           model_type="granitemoehybrid", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=10000.0, layer_types=["attention", "attention"],
                            num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=8, position_embedding_type="rope",
                            embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.11, logits_scaling=8.0,
                            attention_bias=False, mamba_n_heads=2, **NO_TOKENS),
