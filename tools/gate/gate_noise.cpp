@@ -200,7 +200,8 @@ std::string repeats_remedy(const RunNoise& noise, const std::optional<std::size_
   if (records)
     return fmt::format("; {} of the baseline's commit would tell (check --accept adds them)",
                        plural(*records - noise.records, "more run"));
-  return fmt::format("; at this noise no number of repeats up to {} would tell", kMostRecords);
+  return fmt::format("; at this noise no number of repeats up to {} would tell{}", kMostRecords,
+                     noise.sd ? "" : ", but they may show less noise here (check --accept adds them)");
 }
 
 }  // namespace precbench

@@ -84,7 +84,8 @@ inline constexpr std::size_t kMostRecords = 20;
 std::vector<RunNoise> noise_of(const std::vector<std::vector<double>>& values, const NoisePrior& prior);
 
 /// Returns "; 4 more runs of the baseline's commit would tell (check --accept adds them)", or that no number of
-/// repeats up to kMostRecords would. `records`: from records_to_settle() or records_to_pass().
+/// repeats up to kMostRecords would at the noise of the baseline's repeats or, without any, of committed ones.
+/// `records`: from records_to_settle() or records_to_pass().
 std::string repeats_remedy(const RunNoise& noise, const std::optional<std::size_t>& records);
 
 }  // namespace precbench
