@@ -543,6 +543,21 @@ class Trained(unittest.TestCase):
         self.assertEqual((missing.returncode, missing.stderr.count("\n")), (2, 1), missing.stderr)
         self.assertIn("prose.u16, .u32 and .jsonl do not exist", missing.stderr)
 
+    def test_rowwise_f32_differs_from_rowwise_in_its_scales_alone(self):
+        self.need_precbench()
+        def printed(recipe):
+            done = subprocess.run([PRECBENCH, "list", "recipes", "--recipe", recipe], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)
+        ours, rowwise = printed(HERE / "causes/rowwise_f32.json"), printed("rowwise")
+        for gemm in "fprop", "dgrad", "wgrad":
+            for operand in "a", "b":
+                self.assertEqual((ours[gemm][operand].pop("scale"), rowwise[gemm][operand].pop("scale")),
+                                 ("f32", "f32_pow2"))
+        for recipe in ours, rowwise:
+            del recipe["name"], recipe["reference"]
+        self.assertEqual(ours, rowwise)
+
     def test_every_study_file_plans_a_study(self):
         self.need_precbench()
         folder = self.convert("q4_1")
