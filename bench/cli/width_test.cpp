@@ -22,7 +22,7 @@ const std::string kSourceFolder = PRECBENCH_SOURCE_DIR "/";
 const std::vector<std::string> kHelps = {
     "--help",         "sweep --help",  "study --help",   "run --help",     "list --help",
     "report --help",  "check --help",  "help --help",    "advise --help",  "doctor --help",
-    "predict --help", "rates --help",  "help",           "help values",    "help status",
+    "predict --help", "rates --help",  "law --help",     "help",         "help values",    "help status",
     "help environment", "help sweep"};
 
 /// Commands with tables, with the widest settings that are quick.
@@ -39,6 +39,7 @@ std::vector<std::string> wide_commands() {
           "--parallel hsdp --shard-group 8 --ep 8",
           "predict " + kSourceFolder + "results/h200x4/fsdp-four",
           "doctor",
+          "law",
           "advise --model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T --price 2.5"};
 }
 

@@ -13,7 +13,7 @@
 #include "results/record/printable.h"
 #include "results/record/step_time.h"
 #include "tools/advise/gpu_names.h"
-#include "tools/advise/numerics_label.h"
+#include "tools/analysis/numerics_label.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/equal_loss.h"
 

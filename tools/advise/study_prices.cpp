@@ -7,7 +7,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "tools/advise/numerics_label.h"
+#include "tools/analysis/numerics_label.h"
 #include "tools/analysis/equivalence.h"
 #include "tools/analysis/model_age.h"
 #include "tools/analysis/token_cost.h"

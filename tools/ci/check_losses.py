@@ -25,9 +25,10 @@ VALUES = {
     "confidence": {"high", "medium", "low"},
 }
 POSITIVE = ("params_total", "params_active", "tokens", "bound_nats", "bound_percent", "noise_nats")
+POSITIVE_OPTIONAL = ("tokens_before",)
 SIGNED = ("gap_nats", "gap_percent")
 REQUIRED = {*TEXTS, *VALUES, *POSITIVE, *SIGNED, "nearest", "differs"}
-OPTIONAL = {"params_note", "cause", "confound", "caveat"}
+OPTIONAL = {"params_note", "cause", "confound", "caveat", *POSITIVE_OPTIONAL}
 NAME = re.compile(r'(?:\w\(|return \{)"([a-z]\w*)",|\{\{"(bf16)", \{\}')
 CAUSES = {"numerics", "software", "not known"}
 
@@ -74,6 +75,9 @@ def entry_faults(entry, recipes):
         if entry[key] is not None and not (is_number(entry[key]) and (key in SIGNED or entry[key] > 0)):
             yield f"{key} is {entry[key]!r}, not a {'finite' if key in SIGNED else 'positive'} number or null"
             return
+    for key in POSITIVE_OPTIONAL:
+        if key in entry and not (is_number(entry[key]) and entry[key] > 0):
+            yield f"{key} is {entry[key]!r}, not a positive number"
     if not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", str(entry["date"])):
         yield f"date is {entry['date']!r}, not YYYY-MM"
     if entry["nearest"] is not None and entry["nearest"] not in recipes:

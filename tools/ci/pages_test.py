@@ -14,6 +14,7 @@ from readme_tables import ROOT, filled
 
 README = ROOT / "README.md"
 SCALING = ROOT / "results/scaling.md"
+LAW = ROOT / "results/law.md"
 
 
 def faults_of(page, text):
@@ -25,7 +26,7 @@ def faults_of(page, text):
 
 class Tables(unittest.TestCase):
     def test_a_committed_page_passes(self):
-        for page in README, SCALING:
+        for page in README, SCALING, LAW:
             self.assertEqual(faults_of(page, page.read_text()), [])
 
     def test_a_changed_digit_is_found(self):
@@ -35,11 +36,16 @@ class Tables(unittest.TestCase):
         self.assertRegex("".join(faults_of(SCALING, wrong)), "^results/scaling.md: report h200x4/scaling.jsonl .* --pivot gpus$")
         self.assertEqual(filled(SCALING, wrong, set(), []), text)
 
+    def test_a_changed_forecast_is_found(self):
+        wrong = LAW.read_text().replace("| 8B | 1T | mxfp8 | 0.0", "| 8B | 1T | mxfp8 | 0.1", 1)
+        self.assertEqual(faults_of(LAW, wrong), ["results/law.md: law sizes"])
+
     def test_code_blocks_are_not_filled(self):
         self.assertEqual(faults_of(README, "```\n<!-- table fsdp2 -->\n<!-- end -->\n```\n"), [])
 
     def test_broken_marks_end_the_check(self):
         for text in ("<!-- table fsdp2 -->\n", "<!-- table nothing -->\n<!-- end -->\n",
+                     "<!-- law nothing -->\n<!-- end -->\n",
                      "<!-- report nothing.jsonl --columns tokens/s -->\n<!-- end -->\n",
                      "<!-- table fsdp2 -->\n<!-- report x -->\n<!-- end -->\n"):
             with self.assertRaises(SystemExit):

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Fills the tables of measurements in the pages from the committed records, so that a page cannot contradict them. A page is any
 Markdown file that git tracks. Two lines mark the place of a table, which is what `precbench report` prints for these arguments, from
-paths under results/, or one of the tables of page_tables.py and prediction_tables.py, each of which must be on at least one page:
+paths under results/, what `precbench law --table` prints, or one of the tables of page_tables.py and prediction_tables.py, each of which
+must be on at least one page:
 
   <!-- report h200/single.jsonl --columns tokens/s,speed-up --pivot recipe -->
+  <!-- end -->
+  <!-- law left-out -->
   <!-- end -->
   <!-- table fsdp2 -->
   <!-- end -->
@@ -19,19 +22,29 @@ from page_tables import RESULTS, ROOT, TABLES as PAGE_TABLES, beside_pytorch
 
 TABLES = {**PAGE_TABLES, **prediction_tables.TABLES}
 PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
-MARK = re.compile(r"^<!-- (table|report) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
+MARK = re.compile(r"^<!-- (table|report|law) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
+
+
+def printed(words, given=""):
+    """Returns what precbench prints as Markdown, without the spaces that align its columns."""
+    done = subprocess.run([PROGRAM, *words, "--format", "md"], cwd=RESULTS, input=given, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{shlex.join(words)}: {done.stderr.strip()}")
+    return re.sub(r"-{3,}", "---", re.sub(r" {2,}", " ", done.stdout)).rstrip("\n")
 
 
 @functools.cache
 def report(arguments):
-    """Returns what precbench report prints, without the spaces that align its columns. A path to an .xz file is unpacked."""
+    """Returns a table of precbench report. A path to an .xz file is unpacked."""
     words = shlex.split(arguments)
     packed = "".join(lzma.open(RESULTS / word, "rt").read() for word in words if word.endswith(".xz"))
-    done = subprocess.run([PROGRAM, "report", *("-" if word.endswith(".xz") else word for word in words), "--format", "md"],
-                          cwd=RESULTS, input=packed, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"report {arguments}: {done.stderr.strip()}")
-    return re.sub(r"-{3,}", "---", re.sub(r" {2,}", " ", done.stdout)).rstrip("\n")
+    return printed(["report", *("-" if word.endswith(".xz") else word for word in words)], packed)
+
+
+@functools.cache
+def law(arguments):
+    """Returns a table of precbench law: its name, then further flags."""
+    return printed(["law", "--table", *shlex.split(arguments)])
 
 
 def pages():
@@ -48,13 +61,14 @@ def filled(page, text, found, wrong):
         if kind == "table" and name not in TABLES:
             sys.exit(f"{page.relative_to(ROOT)}: no table is called {name}; one of {', '.join(TABLES)}")
         found.add(name)
-        new = f"<!-- {kind} {name} -->\n{report(name) if kind == 'report' else TABLES[name]()}\n<!-- end -->"
+        table = {"report": report, "law": law}.get(kind, lambda name: TABLES[name]())(name)
+        new = f"<!-- {kind} {name} -->\n{table}\n<!-- end -->"
         if new != match[0]:
             wrong.append(f"{page.relative_to(ROOT)}: {kind} {name}")
         return new
     parts = re.split(r"(^```.*?^```$)", text, flags=re.S | re.M)  # code blocks show marks without meaning them
     for i in range(0, len(parts), 2):
-        if len(re.findall("<!-- (?:table|report) ", parts[i])) != len(MARK.findall(parts[i])):
+        if len(re.findall("<!-- (?:table|report|law) ", parts[i])) != len(MARK.findall(parts[i])):
             sys.exit(f"{page.relative_to(ROOT)}: a table has no <!-- end --> on a line of its own")
         parts[i] = MARK.sub(fill, parts[i])
     return "".join(parts)

@@ -22,6 +22,7 @@
 #include "results/record/record.h"
 #include "tools/gate/check_command.h"
 #include "tools/program/advise_program.h"
+#include "tools/program/law_program.h"
 #include "tools/program/rates_program.h"
 #include "tools/report/report_cli.h"
 #include "tools/report/study_command.h"
@@ -62,6 +63,7 @@ int run_program(int argc, char** argv) {
   DoctorCommand doctor_command;
   PredictCommand predict_command;
   RatesCommand rates_command;
+  LawCommand law_command;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
   CLI::App* study_sub = add_study_command(app, study_command);
   CLI::App* run_sub = add_run_command(app, run_command);
@@ -73,6 +75,7 @@ int run_program(int argc, char** argv) {
   CLI::App* doctor_sub = add_doctor_command(app, doctor_command);
   CLI::App* predict_sub = add_predict_command(app, predict_command);
   CLI::App* rates_sub = add_rates_command(app, rates_command);
+  CLI::App* law_sub = add_law_command(app, law_command);
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv, study_flag_hint)) return *status;
   const bool sweeps = *sweep_sub && !sweep_command.dry_run;
@@ -100,6 +103,7 @@ int run_program(int argc, char** argv) {
     if (*doctor_sub) return doctor(doctor_command);
     if (*predict_sub) return predict(predict_command);
     if (*rates_sub) return rates(rates_command);
+    if (*law_sub) return law(law_command);
     return child_main(  // run-case
         [](const Case& c, const NodeShare& share, StepBoard& board) {
           return run_case(resolve(c, Refusals::kept), share, &board);

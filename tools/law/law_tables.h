@@ -1,0 +1,35 @@
+// Tables of the law: of what it consists, how it was judged, and what it says of models that people train.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "results/text/table.h"
+#include "tools/law/loss_law.h"
+
+namespace precbench {
+
+struct LawTable {
+  std::string name, title;
+  Table table;
+  std::string note;  ///< one or two sentences below the table; empty: none
+};
+
+/// Sizes and lengths of training that tables show.
+struct LawSizes {
+  std::vector<double> parameters = {8e9, 70e9};
+  std::vector<double> tokens = {1e12, 15e12};
+  std::vector<std::string> recipes = {"tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"};
+};
+
+/// Returns all tables of the law: sizes, recipes, terms, served, left-out, published, failures. `evidence`: what the law was
+/// fitted to.
+std::vector<LawTable> law_tables(const LossLaw& law, const std::vector<GapEvidence>& evidence,
+                                 const LawSizes& sizes = {});
+
+/// Returns forecasts for every combination of `sizes`.
+LawTable sizes_table(const LossLaw& law, const LawSizes& sizes, TrainingStart training);
+
+}  // namespace precbench
