@@ -326,9 +326,9 @@ T checked_number(const Field& field, const std::string& word) {
   if (value && std::isfinite(static_cast<double>(*value))) return *value;
   const auto plain = plain_forms(word);
   throw InvalidInput(fmt::format("{}: \"{}\" is not {}{}{}", flag_of(field), word,
-                                 field.is_integer()      ? "a whole number"
+                                 field.is_integer()   ? "a whole number"
                                  : is_duration(field) ? "a number of seconds, such as 90, 10s or 2m"
-                                                         : "a number",
+                                                      : "a number",
                                  *field.zero_word ? fmt::format(" or {}", field.zero_word) : "",
                                  plain ? fmt::format("; write {}", *plain) : ""));
 }
@@ -340,9 +340,12 @@ struct ForeignWord {
   const char* answer;
 };
 constexpr ForeignWord kForeignWords[] = {
-    {"parallel", "tp", kOnlyPredicted},      {"parallel", "tensor", kOnlyPredicted},
-    {"parallel", "pp", kOnlyPredicted},      {"parallel", "pipeline", kOnlyPredicted},
-    {"parallel", "ep", "add --ep N"},        {"parallel", "cp", "add --context N"},
+    {"parallel", "tp", kOnlyPredicted},
+    {"parallel", "tensor", kOnlyPredicted},
+    {"parallel", "pp", kOnlyPredicted},
+    {"parallel", "pipeline", kOnlyPredicted},
+    {"parallel", "ep", "add --ep N"},
+    {"parallel", "cp", "add --context N"},
     {"parallel", "zero", "did you mean fsdp?"},
     {"parallel", "zero3", "did you mean fsdp?"},
     {"parallel", "fsdp2", "did you mean fsdp?"},
@@ -403,8 +406,9 @@ std::vector<std::int64_t> parse_checkpoint_at(const std::string& text) {
     const auto step = parse_whole(word);
     if (!step || *step < 1) {
       const auto plain = plain_forms(word);
-      throw InvalidInput(fmt::format("--checkpoint-at: \"{}\" is not a step: whole numbers above 0, N,N,...{}",
-                                     word, plain ? fmt::format("; write {}", *plain) : ""));
+      throw InvalidInput(
+          fmt::format("--checkpoint-at: \"{}\" is not a step: whole numbers above 0, N,N,...{}", word,
+                      plain ? fmt::format("; write {}", *plain) : ""));
     }
     steps.push_back(*step);
     begin = end + 1;

@@ -249,8 +249,7 @@ SweepCommand for_named_gpu(SweepCommand command) {
 
 /// Prints the dry run of a grid. Returns false if no case can run.
 bool predict_and_print(const std::vector<Plan>& grid, const SweepCommand& command) {
-  if (!command.on.empty())
-    return print_predictions(grid, CostModel(find_machine(command.on)), command.json);
+  if (!command.on.empty()) return print_predictions(grid, CostModel(find_machine(command.on)), command.json);
   const bool on_gpu = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
   const std::optional<MemoryLimit> limit = on_gpu ? find_memory_limit(command.gpu) : std::nullopt;
   return command.json ? print_dry_run_json(grid, limit) : print_dry_run(grid, limit);
@@ -299,7 +298,9 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
   };
   named(app.add_option("--config", command.config, help.config), "FILE");
   named(app.add_option("--out", command.out, help.out), "DIR");
-  named(app.add_option("--timeout", command.timeout, "time limit per case, as in 90, 30m or 2h; 0: none [s] (default 3600)"), "S");
+  named(app.add_option("--timeout", command.timeout,
+                       "time limit per case, as in 90, 30m or 2h; 0: none [s] (default 3600)"),
+        "S");
   named(app.add_option("--at-once,--jobs", command.options.at_once, help.at_once), "N")
       ->transform(whole_number)
       ->check(CLI::Range(1, kMostStopped).description(""));

@@ -25,8 +25,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr const char* kFileTooLarge =
-    "File too large; the limit is that of ulimit -f, or of the file system";
+constexpr const char* kFileTooLarge = "File too large; the limit is that of ulimit -f, or of the file system";
 
 }  // namespace
 
@@ -49,9 +48,8 @@ TEST_CASE("run and sweep: --save-final on a full disk is a warning and status 1"
   const std::string limited = "ulimit -f 64; " PRECBENCH_BINARY_DIR "/precbench ",
                     flags = " --device cpu --batch 1 --seq 32 --steps 1 --save-final " + (directory / "w") +
                             " --out " + (directory / "out");
-  const std::string line =
-      "precbench: not written: --save-final: " + (directory / "w") + ": cannot be written (" +
-      kFileTooLarge + ")\n";
+  const std::string line = "precbench: not written: --save-final: " + (directory / "w") +
+                           ": cannot be written (" + kFileTooLarge + ")\n";
   const Answer run = output_of("(" + limited + "run" + flags + ")");
   CHECK(run.status == 1);
   CHECK(contains(run.text, line));

@@ -16,8 +16,8 @@ inline Answer precbench_says(const std::string& arguments, const std::string& va
 
 /// Returns what the binary prints to standard output of a terminal with so many columns.
 inline Answer precbench_prints(const std::string& arguments, int columns) {
-  return output_of("(COLUMNS=" + std::to_string(columns) + " " PRECBENCH_BINARY_DIR "/precbench " + arguments +
-                   " 2>/dev/null)");
+  return output_of("(COLUMNS=" + std::to_string(columns) + " " PRECBENCH_BINARY_DIR "/precbench " +
+                   arguments + " 2>/dev/null)");
 }
 
 /// Returns the one line with which the binary must refuse `arguments`, at status 2.

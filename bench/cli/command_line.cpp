@@ -81,12 +81,13 @@ constexpr ForeignFlag kForeignFlags[] = {
 /// Returns what to write in place of a flag that the command does not know; empty if nothing is near.
 std::string hint_for_flag(const CLI::App& app, const std::string& flag, const FlagHint& more) {
   constexpr std::size_t kLeastBeginning = 3;  // letters of a flag that was typed in part
-  std::vector<std::string> known;  // without the dashes, which all flags share
+  std::vector<std::string> known;             // without the dashes, which all flags share
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) known.push_back(name);
   const std::string bare = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
   for (const ForeignFlag& foreign : kForeignFlags)
-    if (flag == foreign.name && (!*foreign.needs || std::count(known.begin(), known.end(), foreign.needs) > 0))
+    if (flag == foreign.name &&
+        (!*foreign.needs || std::count(known.begin(), known.end(), foreign.needs) > 0))
       return foreign.answer;
   if (const std::string hint = more ? more(app.get_name(), bare) : ""; !hint.empty()) return hint;
   std::string near = nearest_strictly(bare, known);

@@ -141,6 +141,7 @@ TEST_CASE("sweep file: an invalid value is refused with its line", "[sweep-file]
   CHECK(refusal("seq = [64,\n128,\n0]\n") == ":1: --seq: must be at least 1, not 0");  // the line of the key
   CHECK(refusal("model = tinny\n") == ":1: unknown model \"tinny\"; did you mean tiny?");
   CHECK(refusal("warmup = [1, 2]\n") == ":1: warmup takes one value");
-  CHECK(refusal("timeout = soon\n") == ":1: --timeout: \"soon\" is not a number of seconds, such as 90, 10s, 30m or 2h");
+  CHECK(refusal("timeout = soon\n") ==
+        ":1: --timeout: \"soon\" is not a number of seconds, such as 90, 10s, 30m or 2h");
   CHECK(refusal("interleave = maybe\n") == ":1: interleave: \"maybe\" is neither true nor false");
 }

@@ -170,7 +170,8 @@ Predictions predict_here(const std::vector<Plan>& grid) {
   Predictions predictions;
   predictions.device = gpu_of(grid);
   const std::optional<KnownGpu> gpu =
-      predictions.device ? std::optional<KnownGpu>({*predictions.device, gpu_properties(0).name}) : std::nullopt;
+      predictions.device ? std::optional<KnownGpu>({*predictions.device, gpu_properties(0).name})
+                         : std::nullopt;
   predictions.rows = predict_all(grid, gpu ? &*gpu : nullptr);
   return predictions;
 }
@@ -220,14 +221,10 @@ Table table_of(const std::vector<Plan>& grid, const std::vector<Row>& cases, con
 }
 
 Json segments_json(const MemorySegments& memory) {
-  return {{"weights", memory.weights},
-          {"quantized_weights", memory.quantized_weights},
-          {"master", memory.master},
-          {"gradients", memory.gradients},
-          {"moments", memory.moments},
-          {"activations", memory.activations},
-          {"workspace", memory.workspace},
-          {"communication", memory.communication},
+  return {{"weights", memory.weights},     {"quantized_weights", memory.quantized_weights},
+          {"master", memory.master},       {"gradients", memory.gradients},
+          {"moments", memory.moments},     {"activations", memory.activations},
+          {"workspace", memory.workspace}, {"communication", memory.communication},
           {"other", memory.other}};
 }
 
@@ -243,20 +240,22 @@ bool print_dry_run(const std::vector<Plan>& grid, const std::optional<MemoryLimi
   const std::vector<Row> cases = predict_here(grid).rows;
   fmt::print("{}", render_term(table_of(grid, cases, labels, limit), screen));
   if (limit)
-    fmt::print("{}", paragraph(fmt::format(
-                                   "fits: {}, {} GiB ({}), of which {} GiB is left for the driver and libraries",
-                                   limit->name, gib(limit->bytes), limit->source, kContextBytes >> 30),
-                               screen));
+    fmt::print(
+        "{}",
+        paragraph(fmt::format("fits: {}, {} GiB ({}), of which {} GiB is left for the driver and libraries",
+                              limit->name, gib(limit->bytes), limit->source, kContextBytes >> 30),
+                  screen));
   std::fflush(stdout);  // the search for changes takes a moment
   print_lines(lines_about_bf16(grid, cases, labels), screen);
   print_lines(lines_about_changes(grid, cases, labels, limit), screen);
   fmt::print(
       "{}",
-      paragraph(fmt::format(
-                    "{}; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved{}",
-                    count_cases(grid.size()),
-                    is_timed(cases) ? "; s/step at least: ops at the GPU's peak rates, without collectives" : ""),
-                screen));
+      paragraph(
+          fmt::format(
+              "{}; GiB/GPU is the largest peak of any GPU; model FLOPs, causal attention halved{}",
+              count_cases(grid.size()),
+              is_timed(cases) ? "; s/step at least: ops at the GPU's peak rates, without collectives" : ""),
+          screen));
   return any_runs(cases);
 }
 

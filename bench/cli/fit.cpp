@@ -257,8 +257,7 @@ std::string gib(std::int64_t bytes) {
 }
 
 MemoryLimit memory_limit_of(const Machine& machine) {
-  return {gpu_name_of(machine), usable_bytes(machine),
-          source_of_memory(machine.memory_gb)};
+  return {gpu_name_of(machine), usable_bytes(machine), source_of_memory(machine.memory_gb)};
 }
 
 std::optional<MemoryLimit> find_memory_limit(const std::string& name) {
@@ -307,7 +306,8 @@ std::optional<std::string> extra_memory(const Prediction& recipe, const Predicti
   constexpr double kWorthTelling = 0.01;
   constexpr std::int64_t kLeastTold = std::int64_t{1} << 20;  // bytes; less prints as 0.000 GiB
   const std::int64_t more = recipe.at_peak.total() - bf16.at_peak.total();
-  if (more < kLeastTold || static_cast<double>(more) <= kWorthTelling * static_cast<double>(bf16.at_peak.total()))
+  if (more < kLeastTold ||
+      static_cast<double>(more) <= kWorthTelling * static_cast<double>(bf16.at_peak.total()))
     return std::nullopt;
   std::vector<std::pair<std::int64_t, Segment>> segments;
   for (int i = 0; i < kSegments; ++i)

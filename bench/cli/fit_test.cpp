@@ -161,7 +161,8 @@ TEST_CASE("extra_memory: segments explain what a recipe needs beyond BF16", "[cl
   const Prediction small_bf16 = predict(resolve(small));
   for (const Recipe& recipe : builtin_recipes()) {
     small.recipe = recipe.name;
-    if (const auto words = extra_memory(predict(resolve(small)), small_bf16)) CHECK(!contains(*words, "0.000"));
+    if (const auto words = extra_memory(predict(resolve(small)), small_bf16))
+      CHECK(!contains(*words, "0.000"));
   }
 }
 

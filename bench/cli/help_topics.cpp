@@ -13,17 +13,19 @@ namespace precbench {
 namespace {
 
 std::string values(const std::vector<HelpPage>&, const Screen& screen) {
-  std::vector<NamedText> rows = {{"--recipe bf16,mxfp8", "list; repeating the flag appends to it"},
-                   {"--seq 1024-8192*2", "range by factor: 1024, 2048, 4096, 8192"},
-                   {"--seq 128-512+128", "range by step: 128, 256, 384, 512"},
-                   {"--seed 1-3", fmt::format("range by step 1, of at most {} values", kMaxWithoutStep)},
-                   {"--steps 1e3", "1000; 8k is refused, because it may mean 8192 or 8000"},
-                   {"--time-limit 90", "seconds, or with a unit: 500ms, 10s, 2m, 1h"},
-                   {"--model Qwen/Qwen3-8B", "preset by its Hugging Face name, in any letter case"},
-                   {"--model FILE.json", "config.json, or a model of your own"},
-                   {"--recipe FILE.json", "recipe of your own"},
-                   {"--model -, --config -", "file from standard input"}};
-  for (const RecipeSet& set : recipe_sets()) rows.emplace_back(fmt::format("--recipe {}", set.name), set.what);
+  std::vector<NamedText> rows = {
+      {"--recipe bf16,mxfp8", "list; repeating the flag appends to it"},
+      {"--seq 1024-8192*2", "range by factor: 1024, 2048, 4096, 8192"},
+      {"--seq 128-512+128", "range by step: 128, 256, 384, 512"},
+      {"--seed 1-3", fmt::format("range by step 1, of at most {} values", kMaxWithoutStep)},
+      {"--steps 1e3", "1000; 8k is refused, because it may mean 8192 or 8000"},
+      {"--time-limit 90", "seconds, or with a unit: 500ms, 10s, 2m, 1h"},
+      {"--model Qwen/Qwen3-8B", "preset by its Hugging Face name, in any letter case"},
+      {"--model FILE.json", "config.json, or a model of your own"},
+      {"--recipe FILE.json", "recipe of your own"},
+      {"--model -, --config -", "file from standard input"}};
+  for (const RecipeSet& set : recipe_sets())
+    rows.emplace_back(fmt::format("--recipe {}", set.name), set.what);
   return definitions(rows, screen);
 }
 

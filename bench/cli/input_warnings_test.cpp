@@ -108,8 +108,7 @@ TEST_CASE("run, sweep, study: text for trained weights is refused with the comma
     CHECK(refused("study --device cpu --recipe rowwise --config " + study_file(directory) + flags +
                   " --data " + text) == line);
     CHECK(refused("sweep" + flags + kFlags + " --steps 2 --data " + lines) ==
-          "precbench: " + lines + reason +
-              remedy("tokenize_chats.py", "documents-tokens", lines) +
+          "precbench: " + lines + reason + remedy("tokenize_chats.py", "documents-tokens", lines) +
               ", then --data documents-tokens.jsonl");
     CHECK(refused("sweep" + flags + kFlags + " --steps 2 --eval-tokens 32 --data " + tokens +
                   " --eval-data " + text) ==

@@ -123,11 +123,12 @@ constexpr std::int64_t kListedLength = 8192;
 
 std::string flops_note(const char* what, const Screen& screen) {
   return paragraph(
-      fmt::format("{} per token of a training step at sequence length {}. Attention counts the pairs that a causal "
-                  "mask and the windows leave, and no routers: \"causal\" in records, Megatron-Bridge's convention but "
-                  "for its padded vocabulary. torchtitan counts as many keys for each query as its window has, norms "
-                  "and routers.",
-                  what, kListedLength),
+      fmt::format(
+          "{} per token of a training step at sequence length {}. Attention counts the pairs that a causal "
+          "mask and the windows leave, and no routers: \"causal\" in records, Megatron-Bridge's convention but "
+          "for its padded vocabulary. torchtitan counts as many keys for each query as its window has, norms "
+          "and routers.",
+          what, kListedLength),
       screen, "");
 }
 
@@ -145,10 +146,8 @@ void list_recipes() {
   Notes notes;
   const auto print_table = [&](const char* heading, const std::vector<Recipe>& recipes) {
     Table table;
-    table.columns = {name_column("recipe"),
-                     text_column("fprop X, W", kKeyRank),
-                     text_column("dgrad dY, W", kKeyRank),
-                     text_column("wgrad dY, X", kKeyRank),
+    table.columns = {name_column("recipe"), text_column("fprop X, W", kKeyRank),
+                     text_column("dgrad dY, W", kKeyRank), text_column("wgrad dY, X", kKeyRank),
                      text_column("fast", kDetailRank)};
     for (const LocalDevice& d : all) table.columns.push_back(text_column("on " + d.name, kKeyRank));
     for (const Recipe& recipe : recipes) table.rows.push_back(row_of(recipe, all, notes));
@@ -164,12 +163,13 @@ void list_recipes() {
   for (const RecipeGroup& group : fp4_groups()) print_table(group.name, group.recipes);
   print_table(weight_only_group().name, weight_only_group().recipes);
   print_table("Controls, known to be worse", control_recipes());
-  for (const char* legend :
-       {"as fprop, as dgrad: the formats of that GEMM. fast: fast accumulation in fprop, dgrad, wgrad.",
-        "Emulated recipes: the loss is exact, speed is not reported.",
-        "Recipe files also support e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, lists of values (grid) and ue5m3 "
-        "scales, emulated everywhere.",
-        "list recipes --recipe NAME prints a recipe as such a file, with its source."})
+  for (
+      const char* legend :
+      {"as fprop, as dgrad: the formats of that GEMM. fast: fast accumulation in fprop, dgrad, wgrad.",
+       "Emulated recipes: the loss is exact, speed is not reported.",
+       "Recipe files also support e4m4, e5m3, e4m2, e4m1, e5m1, e3m4 and e3m3, lists of values (grid) and ue5m3 "
+       "scales, emulated everywhere.",
+       "list recipes --recipe NAME prints a recipe as such a file, with its source."})
     text += paragraph(legend, screen, "");
   text += sets_of(all, screen);
   for (const auto& [why, which] : notes) text += paragraph(why + ":", screen) + words_line(which, screen);
@@ -209,12 +209,20 @@ void list_models() {
   const Screen screen = plain_screen(STDOUT_FILENO);
   Table table;
   table.columns = {name_column("model")};
-  for (const auto& [title, rank] : std::initializer_list<std::pair<const char*, int>>{
-           {"parameters", kKeyRank}, {"active", kKeyRank - 1}, {"layers", kOrdinaryRank},
-           {"width", kOrdinaryRank - 1}, {"ffn", kOrdinaryRank - 2}, {"heads", kOrdinaryRank - 3},
-           {"kv heads", kOrdinaryRank - 4}, {"head dim", kOrdinaryRank - 5}, {"vocab", kOrdinaryRank - 6},
-           {"tied", kDetailRank + 1}, {"QK norm", kDetailRank}, {"GFLOPs per token", kOrdinaryRank + 1},
-           {"torchtitan", kDetailRank + 2}})
+  for (const auto& [title, rank] :
+       std::initializer_list<std::pair<const char*, int>>{{"parameters", kKeyRank},
+                                                          {"active", kKeyRank - 1},
+                                                          {"layers", kOrdinaryRank},
+                                                          {"width", kOrdinaryRank - 1},
+                                                          {"ffn", kOrdinaryRank - 2},
+                                                          {"heads", kOrdinaryRank - 3},
+                                                          {"kv heads", kOrdinaryRank - 4},
+                                                          {"head dim", kOrdinaryRank - 5},
+                                                          {"vocab", kOrdinaryRank - 6},
+                                                          {"tied", kDetailRank + 1},
+                                                          {"QK norm", kDetailRank},
+                                                          {"GFLOPs per token", kOrdinaryRank + 1},
+                                                          {"torchtitan", kDetailRank + 2}})
     table.columns.push_back(number_column(title, rank));
   for (const ModelConfig& m : model_presets())
     table.rows.push_back({m.name, fmt::format("{}", parameter_count(m)),

@@ -46,9 +46,7 @@ Table table_of(const char* name, const std::vector<const char*>& numbers) {
   return table;
 }
 
-void print_table(const Table& table) {
-  fmt::print("{}\n", render_term(table, plain_screen(STDOUT_FILENO)));
-}
+void print_table(const Table& table) { fmt::print("{}\n", render_term(table, plain_screen(STDOUT_FILENO))); }
 
 /// Prints the reasons why points or steps are not predicted, with their number.
 template <class Counts>
@@ -64,10 +62,10 @@ void print_groups(const std::vector<GroupResult>& results) {
     if (r.points == 0) continue;
     const bool ratio = is_ratio(r.group);
     table.rows.push_back({name_of(r.group), std::to_string(r.points), relative_text(r.median, ratio),
-                    relative_text(floor_of(r.group), ratio) + (r.met() ? "" : " missed"),
-                    relative_text(r.worst, ratio),
-                    fmt::format("{} ({:.0f}%)", r.covered, 100.0 * r.covered / r.points),
-                    fmt::format("{:.0f}%{}", 100 * r.half_width, r.narrow() ? "" : " missed")});
+                          relative_text(floor_of(r.group), ratio) + (r.met() ? "" : " missed"),
+                          relative_text(r.worst, ratio),
+                          fmt::format("{} ({:.0f}%)", r.covered, 100.0 * r.covered / r.points),
+                          fmt::format("{:.0f}%{}", 100 * r.half_width, r.narrow() ? "" : " missed")});
   }
   print_table(table);
 }
@@ -84,7 +82,7 @@ void print_worst(std::vector<Judgement> judgements) {
     const Judgement& j = judgements[i];
     const bool ratio = is_ratio(j.as);
     table.rows.push_back({j.id, name_of(j.as), value_text(j.published, ratio), value_text(j.predicted, ratio),
-                    relative_text(j.error(), ratio)});
+                          relative_text(j.error(), ratio)});
   }
   print_table(table);
 }
@@ -130,7 +128,8 @@ nlohmann::ordered_json errors_json(const std::vector<OwnErrors>& groups) {
 }
 
 void print_errors(const std::vector<OwnErrors>& groups) {
-  Table table = table_of("GPU", {"GPUs", "steps", "median error", "95% within", "worst", "inside 80% interval"});
+  Table table =
+      table_of("GPU", {"GPUs", "steps", "median error", "95% within", "worst", "inside 80% interval"});
   for (const OwnErrors& group : groups)
     table.rows.push_back(
         {group.gpu,
@@ -151,10 +150,10 @@ void print_worst(std::vector<OwnPrediction> steps) {
   for (std::size_t i = 0; i < std::min(kShown, steps.size()); ++i) {
     const OwnPrediction& step = steps[i];
     table.rows.push_back({step.record->case_fields.value("model", "").get<std::string>(),
-                    step.record->case_fields.value("recipe", "").get<std::string>(),
-                    std::to_string(step.gpus), fmt::format("{:.1f}", step.measured_ms),
-                    fmt::format("{:.1f}", step.predicted_ms),
-                    fmt::format("{:+.1f}%", 100 * (step.predicted_ms / step.measured_ms - 1))});
+                          step.record->case_fields.value("recipe", "").get<std::string>(),
+                          std::to_string(step.gpus), fmt::format("{:.1f}", step.measured_ms),
+                          fmt::format("{:.1f}", step.predicted_ms),
+                          fmt::format("{:+.1f}%", 100 * (step.predicted_ms / step.measured_ms - 1))});
   }
   print_table(table);
 }

@@ -142,10 +142,14 @@ void print_speeds(const std::vector<Plan>& grid, const std::vector<CasePredictio
                   const CaseLabels& labels, const Screen& screen) {
   Table table;
   for (const Field* field : labels.fields()) table.columns.push_back(name_column(field->name));
-  for (const auto& [title, rank] : std::initializer_list<std::pair<const char*, int>>{
-           {"GiB/GPU", kKeyRank - 3}, {"fits", kKeyRank - 2}, {"ms/step", kKeyRank},
-           {"80% interval", kDetailRank + 1}, {"tokens/s", kKeyRank - 4}, {"TFLOP/s per GPU", kDetailRank},
-           {"over bf16 (80%)", kKeyRank - 1}})
+  for (const auto& [title, rank] :
+       std::initializer_list<std::pair<const char*, int>>{{"GiB/GPU", kKeyRank - 3},
+                                                          {"fits", kKeyRank - 2},
+                                                          {"ms/step", kKeyRank},
+                                                          {"80% interval", kDetailRank + 1},
+                                                          {"tokens/s", kKeyRank - 4},
+                                                          {"TFLOP/s per GPU", kDetailRank},
+                                                          {"over bf16 (80%)", kKeyRank - 1}})
     table.columns.push_back(number_column(title, rank));
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const CasePrediction& p = predictions[i];
@@ -284,13 +288,14 @@ bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bo
   print_speeds(grid, predictions, labels, screen);
   print_times(grid, predictions, labels, screen);
   const MemoryLimit limit = memory_limit_of(model.machine());
-  fmt::print("{}",
-             paragraph(fmt::format("{}; predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and "
-                                   "libraries; rates {} {}",
-                                   count_cases(grid.size()), limit.name, gib(limit.bytes), limit.source,
-                                   kContextBytes >> 30, model.borrowed() ? "borrowed from" : "measured on",
-                                   model.rates().machine),
-                       screen));
+  fmt::print(
+      "{}",
+      paragraph(fmt::format("{}; predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and "
+                            "libraries; rates {} {}",
+                            count_cases(grid.size()), limit.name, gib(limit.bytes), limit.source,
+                            kContextBytes >> 30, model.borrowed() ? "borrowed from" : "measured on",
+                            model.rates().machine),
+                screen));
   return any_runs;
 }
 

@@ -70,8 +70,8 @@ const std::vector<RecipeSet>& recipe_sets() {
 
 std::optional<std::vector<std::string>> recipes_in(const std::string& word) {
   const auto& sets = recipe_sets();
-  const auto set =
-      std::find_if(sets.begin(), sets.end(), [&](const RecipeSet& one) { return equal_but_for_case(word, one.name); });
+  const auto set = std::find_if(sets.begin(), sets.end(),
+                                [&](const RecipeSet& one) { return equal_but_for_case(word, one.name); });
   if (set == sets.end()) return std::nullopt;
   if (!set->has) return std::vector<std::string>{set->name};
   std::vector<std::string> names;

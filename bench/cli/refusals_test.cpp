@@ -43,7 +43,8 @@ TEST_CASE("bad input: one line and exit status 2", "[cli]") {
   CHECK(refused("sweep --device cpu --recipe bf16,mxfp9").find("mxfp8") != std::string::npos);
   CHECK(refused("sweep --device cpu --model tinny").find("tiny") != std::string::npos);
   CHECK(refused("sweep --device cpu --timeout -1") == "precbench: --timeout: must not be negative");
-  CHECK(refused("sweep --timeout abc") == "precbench: --timeout: \"abc\" is not a number of seconds, such as 90, 10s, 30m or 2h");
+  CHECK(refused("sweep --timeout abc") ==
+        "precbench: --timeout: \"abc\" is not a number of seconds, such as 90, 10s, 30m or 2h");
   CHECK(refused("sweep --config none.toml") == "precbench: --config: none.toml: no such file");
   CHECK(refused("sweep --device cpu --data none.txt").find("none.txt") != std::string::npos);
   CHECK(refused("run --device cpu --data none.txt").find("none.txt") != std::string::npos);
@@ -59,7 +60,8 @@ TEST_CASE("bad input: words of other programs lead to what is meant here", "[cli
     return line;
   };
   const std::string dry = "sweep --dry-run --device cpu ",
-                    only_predicted = "tensor and pipeline parallelism are only predicted, by precbench predict";
+                    only_predicted =
+                        "tensor and pipeline parallelism are only predicted, by precbench predict";
   CHECK(contains(hint(dry + "--recipe float8"), "did you mean tensorwise, or the set fp8?"));
   CHECK(contains(hint(dry + "--recipe nosuch"), "; precbench list recipes has all"));
   CHECK(contains(hint(dry + "--model nosuch"), "; precbench list models has all"));
@@ -93,7 +95,8 @@ TEST_CASE("numbers: exponents are read, suffixes answered with what to write", "
   CHECK(precbench_says(dry + "--time-limit 2m").text == precbench_says(dry + "--time-limit 120").text);
   CHECK(precbench_says(dry + "--time-limit 10s --timeout 1h").status == 0);
   CHECK(refused(dry + "--seq 8k") == "precbench: --seq: \"8k\" is not a whole number; write 8192 or 8000");
-  CHECK(refused(dry + "--seq 1.5k") == "precbench: --seq: \"1.5k\" is not a whole number; write 1536 or 1500");
+  CHECK(refused(dry + "--seq 1.5k") ==
+        "precbench: --seq: \"1.5k\" is not a whole number; write 1536 or 1500");
   CHECK(refused(dry + "--steps 1M") ==
         "precbench: --steps: \"1M\" is not a whole number or auto; write 1048576 or 1000000");
   CHECK(contains(refused(dry + "--steps 2000 --checkpoint-at 1k"), "; write 1024 or 1000"));
@@ -112,7 +115,8 @@ TEST_CASE("numbers: exponents are read, suffixes answered with what to write", "
 }
 
 TEST_CASE("sweep --dry-run: fails if no case can run", "[cli][hint]") {
-  const std::string nothing = "sweep --dry-run --device cpu --gpus 2 --parallel fsdp --recipe rowwise --gather fp8 ";
+  const std::string nothing =
+      "sweep --dry-run --device cpu --gpus 2 --parallel fsdp --recipe rowwise --gather fp8 ";
   const Answer answer = precbench_says(nothing);
   INFO(answer.text);
   CHECK(answer.status != 0);

@@ -23,8 +23,7 @@ std::string to_text(const HealthLines& lines, const Screen& screen) {
   const std::string margin(column, ' ');
   std::string text;
   for (const HealthLine& line : lines) {
-    const std::string start =
-        fmt::format("{:<{}}{}", name_of(line.health), kHealth, printable(line.subject));
+    const std::string start = fmt::format("{:<{}}{}", name_of(line.health), kHealth, printable(line.subject));
     const bool beside = width_of(start) + 2 <= column;
     text += beside ? padded(start, column, true) : start + '\n' + margin;
     text += hanging(printable(line.text), column, screen) + '\n';

@@ -284,7 +284,8 @@ const Machine* find_preset_machine(const std::string& words) {
     const auto found = std::find_if(presets.begin(), presets.end(), matches);
     return found == presets.end() ? nullptr : &*found;
   };
-  if (const Machine* machine = first([&](const Machine& one) { return is_called(one, words); })) return machine;
+  if (const Machine* machine = first([&](const Machine& one) { return is_called(one, words); }))
+    return machine;
   if (const Machine* machine = first([&](const Machine& one) { return has_words(one.driver_name, words); }))
     return machine;
   return first([&](const Machine& one) { return has_words(one.name, words); });

@@ -22,7 +22,7 @@ using End = CaseProcessResult::End;
 using namespace std::chrono_literals;
 
 constexpr auto kWorkerPoll = 50ms;
-constexpr auto kBetweenLines = 30s;  ///< between lines that say for whom process 0 waits
+constexpr auto kBetweenLines = 30s;       ///< between lines that say for whom process 0 waits
 constexpr auto kEndOfHandshakes = 500ms;  ///< longest wait, at the end, for handshakes that are under way
 constexpr auto kBetweenPolls = 5ms;
 constexpr std::size_t kLongestWords = 4096;  ///< bytes of a worker's text

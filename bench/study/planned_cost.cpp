@@ -31,14 +31,15 @@ namespace {
 void print_cells(const std::vector<StudyCase>& cases, const Screen& screen) {
   for (const StudyCase& one : cases)
     if (const std::size_t cells = cells_of(one.fields); cells > 0)
-      fmt::print("{}",
-                 paragraph(fmt::format(
-                               "sensitivity of {} on {}, trunk {} at age {}: at most {} cells, {} of {} tokens each",
-                               one.fields.recipe, one.fields.model, one.place.trunk, one.place.age, cells,
-                               fmt::format("{} {}", one.fields.fidelity_batches,
-                                           one.fields.fidelity_batches == 1 ? "batch" : "batches"),
-                               one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus),
-                           screen));
+      fmt::print(
+          "{}",
+          paragraph(fmt::format(
+                        "sensitivity of {} on {}, trunk {} at age {}: at most {} cells, {} of {} tokens each",
+                        one.fields.recipe, one.fields.model, one.place.trunk, one.place.age, cells,
+                        fmt::format("{} {}", one.fields.fidelity_batches,
+                                    one.fields.fidelity_batches == 1 ? "batch" : "batches"),
+                        one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus),
+                    screen));
 }
 
 /// Returns a list such as "50, 100 or 200".

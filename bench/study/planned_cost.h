@@ -37,10 +37,12 @@ std::vector<PlannedPart> parts_of(const std::vector<StudyCase>& cases, const std
                                   const Concurrency& concurrency);
 
 /// Prints the cost of each part of the study and of all.
-void print_plan(const std::vector<StudyCase>& cases, const std::vector<PlannedPart>& parts, const std::string& head);
+void print_plan(const std::vector<StudyCase>& cases, const std::vector<PlannedPart>& parts,
+                const std::string& head);
 
 /// Prints the plan as JSON.
-void print_plan_json(const std::vector<PlannedPart>& parts, const Concurrency& concurrency, const std::string& head);
+void print_plan_json(const std::vector<PlannedPart>& parts, const Concurrency& concurrency,
+                     const std::string& head);
 
 /// Returns "study of tiny on cpu: 3 trunks, forks of 60 steps after 100, 200; ...; checkpoints of 0.1 GB and
 /// rows in out/study".

@@ -32,7 +32,8 @@ std::string small_model(const TempDirectory& directory, int layers = 1) {
 
 /// Runs `precbench study` for the recipe rowwise on the CPU with these flags besides.
 Answer run_study(const std::string& flags) {
-  return output_of("COLUMNS=1000 " PRECBENCH_BINARY_DIR "/precbench study --recipe rowwise --device cpu " + flags);
+  return output_of("COLUMNS=1000 " PRECBENCH_BINARY_DIR "/precbench study --recipe rowwise --device cpu " +
+                   flags);
 }
 
 }  // namespace

@@ -108,7 +108,8 @@ StepsOfCases steps_of_cases(const std::string& folder) {
       const std::string state = (fs::path(checkpoints.rbegin()->second) / kStateFile).string();
       const auto json = parse_untrusted<Json>(read_regular_file(state, kRecordLimits.bytes), kRecordLimits);
       const Json steps = json.value(Json::json_pointer("/case/steps"), Json()), id = json.value("id", Json());
-      if (steps.is_number_integer() && id.is_string()) found[id.get<std::string>()] = steps.get<std::int64_t>();
+      if (steps.is_number_integer() && id.is_string())
+        found[id.get<std::string>()] = steps.get<std::int64_t>();
     } catch (const InvalidInput&) {  // a damaged one is nobody's
     }
   }
@@ -205,8 +206,8 @@ void check_inputs(const std::vector<Plan>& cases) {
       throw InvalidInput("--eval-every: needs held-out text: add --eval-data FILE");
     if (!c.eval_data.empty() &&
         held_out
-            .emplace(c.eval_data, c.glob, text_refusal(c, plan.model, "--eval-data", c.eval_data), options.vocab,
-                     c.seq, c.eval_tokens)
+            .emplace(c.eval_data, c.glob, text_refusal(c, plan.model, "--eval-data", c.eval_data),
+                     options.vocab, c.seq, c.eval_tokens)
             .second)
       tell_each(HeldOut(plan).warnings());
     if (c.init_from.empty() || !checkpoints.emplace(c.init_from, c.model).second) continue;

@@ -114,8 +114,8 @@ TEST_CASE("check_files: a checkpoint with an unsupported dtype is refused", "[fi
   tensors[1].dtype = "I16";
   write_safetensors(c.init_from, tensors);
   const std::string refused = fmt::format(
-      "{}: tensor '{}' is I16; weights must be F32, BF16, F16 or, with scales, F8_E4M3 or F8_E5M2", c.init_from,
-      tensors[1].name);
+      "{}: tensor '{}' is I16; weights must be F32, BF16, F16 or, with scales, F8_E4M3 or F8_E5M2",
+      c.init_from, tensors[1].name);
   CHECK(refusal({c}) == refused);
   CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // as in a dry run
 }

@@ -244,8 +244,8 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
                      left_alone == 1 ? "is" : "are"));
 
   if (crowded > 0)
-    tell(fmt::format("{} found the GPU's memory taken by other processes, and {} run again", count_cases(crowded),
-                     crowded == 1 ? "is" : "are"));
+    tell(fmt::format("{} found the GPU's memory taken by other processes, and {} run again",
+                     count_cases(crowded), crowded == 1 ? "is" : "are"));
 
   std::map<std::string, std::size_t> elsewhere;  // cases by machine
   for (const auto& [id, machine] : machines)

@@ -139,8 +139,7 @@ bool create_exclusively(const std::string& path, const std::string& text) {
     if (close(descriptor) != 0 && whole) error = errno;
     if (error != 0) unlink(path.c_str());
   }
-  if (error != 0)
-    throw InvalidInput(fmt::format("--out: cannot write to {}: {}", path, error_text(error)));
+  if (error != 0) throw InvalidInput(fmt::format("--out: cannot write to {}: {}", path, error_text(error)));
   return true;
 }
 

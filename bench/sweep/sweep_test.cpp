@@ -409,7 +409,8 @@ TEST_CASE("run_sweep: a row that says that a process or a checkpoint was lost do
 TEST_CASE("lacked_memory_beside_others: only what would fit an empty GPU", "[sweep]") {
   Record record;
   record.status = Status::oom;
-  record.env.gpu = GpuRecord{"NVIDIA H200", "9.0", 150'000'000'000, "580", "GPU-1", true, 700.0, std::nullopt};
+  record.env.gpu =
+      GpuRecord{"NVIDIA H200", "9.0", 150'000'000'000, "580", "GPU-1", true, 700.0, std::nullopt};
   CHECK_FALSE(lacked_memory_beside_others(record));  // without a prediction nobody knows
   record.memory = Memory{};
   record.memory->predicted = MemorySegments{};

@@ -30,9 +30,9 @@ std::vector<std::string> told_at_once(const Record& record) {
       if (warning.starts_with(kind) && is_fresh(warning)) fresh.push_back(warning);
   for (const std::string& warning : record.warnings)
     for (const char* kind :
-         {"--eval-data: ", "the checkpoint ", "driver: ", "--graph early: ", "peaks: ", "--data: ", "not recorded: ",
-          "contradicts itself: ", "step times are noisy: ", "the median step is not typical: ",
-          "a single step was far from the others: ", "killed: "})
+         {"--eval-data: ", "the checkpoint ", "driver: ", "--graph early: ", "peaks: ", "--data: ",
+          "not recorded: ", "contradicts itself: ", "step times are noisy: ",
+          "the median step is not typical: ", "a single step was far from the others: ", "killed: "})
       if (warning.starts_with(kind) && is_fresh(kind)) fresh.push_back(warning);
   return fresh;
 }

@@ -18,7 +18,8 @@ TEST_CASE("told_at_once: returns warnings that affect the whole sweep and each k
   CHECK(told_at_once(record).empty());
   record.warnings = {"--reshard auto: on", driver};
   CHECK(told_at_once(record) == Lines{driver});
-  const std::string build = "the checkpoint c/step-000003 was written by commit 0123abc, and this program is of commit 4567";
+  const std::string build =
+      "the checkpoint c/step-000003 was written by commit 0123abc, and this program is of commit 4567";
   record.warnings = {build};
   CHECK(told_at_once(record) == Lines{build});
   record.warnings = {driver, overlap};

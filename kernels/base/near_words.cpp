@@ -45,7 +45,8 @@ int edit_distance(const std::string& a, const std::string& b) {
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const bool same = in_lower_case(a[i - 1]) == in_lower_case(b[j - 1]);
       row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
-      const bool swapped = i > 1 && j > 1 && in_lower_case(a[i - 1]) == in_lower_case(b[j - 2]) && in_lower_case(a[i - 2]) == in_lower_case(b[j - 1]);
+      const bool swapped = i > 1 && j > 1 && in_lower_case(a[i - 1]) == in_lower_case(b[j - 2]) &&
+                           in_lower_case(a[i - 2]) == in_lower_case(b[j - 1]);
       if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
@@ -70,7 +71,8 @@ std::vector<std::string> nearest_few(const std::string& word, const std::vector<
   std::stable_sort(by_distance.begin(), by_distance.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> words;
-  for (std::size_t i = 0; i < std::min(count, by_distance.size()); ++i) words.push_back(by_distance[i].second);
+  for (std::size_t i = 0; i < std::min(count, by_distance.size()); ++i)
+    words.push_back(by_distance[i].second);
   return words;
 }
 

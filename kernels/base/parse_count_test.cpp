@@ -27,8 +27,9 @@ TEST_CASE("parse_count: digits, fractions, exponents and suffixes, exactly", "[p
 }
 
 TEST_CASE("parse_count: anything else is no whole number", "[parse]") {
-  for (const char* text : {"", "-", "e3", "1e", "1e+", "1.", "1.5", "2.5001k", "k", "8kk", "8 k", " 8", "8 ", "+8",
-                           "1e31", "9223372036854775808", "1e19", "10s", "0x10", "inf", "nan", "1,000", "1e-1"}) {
+  for (const char* text : {"",     "-",   "e3",   "1e",  "1e+", "1.",    "1.5",  "2.5001k",
+                           "k",    "8kk", "8 k",  " 8",  "8 ",  "+8",    "1e31", "9223372036854775808",
+                           "1e19", "10s", "0x10", "inf", "nan", "1,000", "1e-1"}) {
     INFO(text);
     CHECK(!parse_count(text));
   }

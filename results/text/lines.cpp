@@ -112,8 +112,7 @@ std::string definition(const NamedText& one, std::size_t column, const Screen& s
     lines.push_back(end.substr(std::min(end.find_first_not_of(' '), end.size())));
   std::string all;
   const std::vector<std::string> name = name_lines(one.first, rest_of(screen, kIndent + 2));
-  for (std::size_t i = 0; i < name.size(); ++i)
-    all += (i > 0 ? "\n    " : "  ") + name[i];
+  for (std::size_t i = 0; i < name.size(); ++i) all += (i > 0 ? "\n    " : "  ") + name[i];
   const bool beside = name.size() == 1 && width_of(name[0]) + kIndent + 1 < column;
   if (!beside) all += '\n';
   for (std::size_t i = 0; i < lines.size(); ++i) {

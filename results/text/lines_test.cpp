@@ -30,7 +30,8 @@ TEST_CASE("definition: the kept end of a text is not broken", "[lines]") {
   CHECK(definition({"--lr X", text}, 10, kNarrow, text.find(" (default")) ==
         "  --lr X  a flag\n"
         "          (default 3e-4)\n");
-  CHECK(definition({"--lr X", text}, 10, {80, true}, text.find(" (default")) == "  --lr X  a flag (default 3e-4)\n");
+  CHECK(definition({"--lr X", text}, 10, {80, true}, text.find(" (default")) ==
+        "  --lr X  a flag (default 3e-4)\n");
 }
 
 TEST_CASE("definitions: texts begin in one column, which leaves them half of the screen", "[lines]") {
@@ -59,17 +60,19 @@ TEST_CASE("command_lines: a flag and its value stay together", "[lines]") {
 }
 
 TEST_CASE("fitted_lines: keeps indentation, marks comments, and wraps prose", "[lines]") {
-  CHECK(fitted_lines("Exit status: 0 fine\n             1 something has failed\n\n  # a comment that is long, too long\n"
-                     "  precbench list models --json --model tiny",
-                     kNarrow) ==
-        "Exit status: 0 fine\n"
-        "             1 something has\n"
-        "             failed\n"
-        "\n"
-        "  # a comment that is long,\n"
-        "  # too long\n"
-        "  precbench list models \\\n"
-        "    --json --model tiny");
+  CHECK(
+      fitted_lines(
+          "Exit status: 0 fine\n             1 something has failed\n\n  # a comment that is long, too long\n"
+          "  precbench list models --json --model tiny",
+          kNarrow) ==
+      "Exit status: 0 fine\n"
+      "             1 something has\n"
+      "             failed\n"
+      "\n"
+      "  # a comment that is long,\n"
+      "  # too long\n"
+      "  precbench list models \\\n"
+      "    --json --model tiny");
   CHECK(fitted_lines("", kNarrow).empty());
   CHECK(fitted_lines("a\n", kNarrow) == "a\n");
 }

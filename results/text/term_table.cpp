@@ -200,8 +200,9 @@ class TermTable {
       }
     }
     if (!layout_.gone.empty())
-      text_ += '\n' + indented_line(fmt::format("Too wide for this screen: {}", fmt::join(layout_.gone, ", ")),
-                                    screen_);
+      text_ +=
+          '\n' +
+          indented_line(fmt::format("Too wide for this screen: {}", fmt::join(layout_.gone, ", ")), screen_);
     return std::move(text_);
   }
 
