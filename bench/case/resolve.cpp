@@ -134,7 +134,8 @@ Plan plan_of(const Case& c, Definition definition) {
   if (c.lora_rank > 0)
     plan.parameters.lora = {c.lora_rank, c.lora_alpha.value_or(2 * static_cast<double>(c.lora_rank))};
   if (plan.parameters.lora) plan.parameters.frozen_formats = frozen_formats_of(plan);
-  // The fidelity probe and --eval-recipes compare with BF16, and a change of the first weights rounds them to BF16 again.
+  // The fidelity probe and --eval-recipes compare with BF16, and a change of the first weights rounds them to BF16
+  // again.
   plan.parameters.keep_frozen_values =
       c.fidelity_batches > 0 || plan.init.perturbed || plan.init.stress.has_value() || !plan.readings.empty();
   plan.reshard = value_of(kReshardWords, c.reshard);

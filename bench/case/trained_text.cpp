@@ -39,8 +39,8 @@ fs::path folder_of(const std::string& path) {
   return folder.empty() ? fs::path(".") : folder;
 }
 
-/// Returns the kind of data in the state of a run's checkpoint (state.json, see bench/step/checkpoint.h); null if the folder
-/// has none.
+/// Returns the kind of data in the state of a run's checkpoint (state.json, see bench/step/checkpoint.h); null if the
+/// folder has none.
 std::optional<std::string> data_kind_in_state(const fs::path& folder) {
   const fs::path state = folder / "state.json";
   if (!is_there(state)) return std::nullopt;

@@ -1,4 +1,5 @@
-// Doubts about data and weights, which run, sweep and study print before they start, and refusals of text for trained weights.
+// Doubts about data and weights, which run, sweep and study print before they start, and refusals of text for trained
+// weights.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -23,7 +24,8 @@ std::string small_model(const TempDirectory& directory, int vocab) {
                   vocab));
 }
 
-/// Writes weights of the model with random values and, beside them, `more`. Without metadata they are not precbench's own.
+/// Writes weights of the model with random values and, beside them, `more`. Without metadata they are not precbench's
+/// own.
 std::string weights_of(const TempDirectory& directory, const std::string& model,
                        std::vector<NamedTensor> more) {
   const std::string first = directory / "first.safetensors", path = directory / "model/model.safetensors";
@@ -98,7 +100,8 @@ TEST_CASE("run, sweep, study: text for trained weights is refused with the comma
     return fmt::format("tools/data/{} --tokenizer {} --out {} {}", script, folder, out, input);
   };
   const std::string reason =
-      ": text is read as bytes, but the weights of --init-from know the ids of a vocabulary of 300; make tokens of it with ";
+      ": text is read as bytes, but the weights of --init-from know the ids of a vocabulary of 300; make "
+      "tokens of it with ";
   for (const std::string& init : {weights, folder}) {
     const std::string flags = " --model " + folder + " --init-from " + init;
     const std::string line = "precbench: " + text + reason + remedy("tokenize_text.py", "text-tokens", text) +

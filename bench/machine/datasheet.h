@@ -31,8 +31,8 @@ struct DatasheetGpu {
   std::int64_t bytes = 0;  ///< usable_bytes() of the machine
 };
 
-/// Finds a GPU by words of its name or its machine file's in any letter case: "h100", "H100 PCIe", "rtx4090", "mi300x". Of
-/// several the first, which is the most common board. Throws InvalidInput with the known names.
+/// Finds a GPU by words of its name or its machine file's in any letter case: "h100", "H100 PCIe", "rtx4090",
+/// "mi300x". Of several the first, which is the most common board. Throws InvalidInput with the known names.
 DatasheetGpu find_datasheet_gpu(const std::string& words);
 /// Returns the names of all GPUs that have a machine file.
 std::vector<std::string> datasheet_names();

@@ -158,7 +158,8 @@ void check_passes(const PublishedPoint& p, const std::string& where) {
   const double passes = of(p.pp) * of(p.vp) * micro_batches;
   if (passes > kMostPasses)
     throw InvalidInput(fmt::format(
-        "{}: {}: pp, vp, global_batch: {} stages of {} groups and {:.0f} micro-batches are {:.0f} passes; the limit is {:.0f}",
+        "{}: {}: pp, vp, global_batch: {} stages of {} groups and {:.0f} micro-batches are {:.0f} passes; the "
+        "limit is {:.0f}",
         where, p.id, p.pp.value_or(1), p.vp.value_or(1), micro_batches, passes, kMostPasses));
 }
 

@@ -169,8 +169,8 @@ std::optional<std::string> Checkpoint::other_build_warning() const {
   if (!git_ || here.empty() || *git_ == here) return std::nullopt;
   constexpr std::size_t kShown = 12;
   return fmt::format(
-      "the checkpoint {} was written by commit {}, and this program is of commit {}: the run is of both; --fresh starts it "
-      "anew",
+      "the checkpoint {} was written by commit {}, and this program is of commit {}: the run is of both; "
+      "--fresh starts it anew",
       path_, printable(git_->substr(0, kShown)), here.substr(0, kShown));
 }
 

@@ -53,8 +53,8 @@ class Checkpoint {
   const std::string& id() const { return id_; }  ///< case that wrote it
   const RunPosition& position() const { return position_; }
   const TrainingCurve& curve() const { return curve_; }
-  /// Returns "the checkpoint PATH was written by commit 0123abc, and this program is of commit 456def: ..." if the steps
-  /// before and after it may be of different programs; null if they are of one commit, or a commit is unknown.
+  /// Returns "the checkpoint PATH was written by commit 0123abc, and this program is of commit 456def: ..." if the
+  /// steps before and after it may be of different programs; null if they are of one commit, or a commit is unknown.
   std::optional<std::string> other_build_warning() const;
 
   /// Throws unless the checkpoint belongs to exactly this case and has its dtypes.

@@ -35,8 +35,8 @@ class RollingHash {
   std::uint64_t value_ = 0, leaving_ = 1;
 };
 
-/// Compares the outputs of a reading with BF16's on the prepared tokens. Its recipe shares nothing with the run's but the
-/// weights.
+/// Compares the outputs of a reading with BF16's on the prepared tokens. Its recipe shares nothing with the run's but
+/// the weights.
 std::vector<float> compare(Rank& rank, const Plan& plan, const ConvertedLayers& reading,
                            const Tensor& features) {
   TransformerOptions options = rank.transformer_options(reading);

@@ -45,8 +45,8 @@ class HeldOut {
   /// Returns the sequences of this rank's batch in the round that begins with sequence `first`. They wrap around at the
   /// end of the text.
   std::vector<std::uint64_t> batch_of(Rank& rank, std::size_t first) const;
-  /// Appends the mean of each of the round's sequences over its targets, the same on every rank. `tokens`: a value for each
-  /// row of this rank's `batch`.
+  /// Appends the mean of each of the round's sequences over its targets, the same on every rank. `tokens`: a value
+  /// for each row of this rank's `batch`.
   void append_means(Rank& rank, const std::vector<std::uint64_t>& batch, const std::vector<float>& tokens,
                     std::vector<double>& means) const;
   /// Returns the number of held-out targets.

@@ -63,8 +63,8 @@ StoredTensor run_of(const StoredTensor& stored, std::int64_t first, std::int64_t
 
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 
-/// Returns true for buffers that follow from the model's shape and that older versions of transformers saved: frequencies of
-/// RoPE, causal masks and the value behind them.
+/// Returns true for buffers that follow from the model's shape and that older versions of transformers saved:
+/// frequencies of RoPE, causal masks and the value behind them.
 bool is_buffer(const StoredTensor& stored) {
   const std::string_view name = stored.name;
   return name.ends_with(".inv_freq") || name.ends_with(".masked_bias") || name.ends_with(".position_ids") ||

@@ -12,8 +12,8 @@
 
 namespace precbench {
 
-/// Recipes in which a fork's last weights are read besides BF16 (--eval-recipes). own: the fork's own recipe; BF16's forks
-/// are read in all recipes of the study, too.
+/// Recipes in which a fork's last weights are read besides BF16 (--eval-recipes). own: the fork's own recipe; BF16's
+/// forks are read in all recipes of the study, too.
 enum class Readings : std::uint8_t { none, own, all };
 
 struct StudySettings {

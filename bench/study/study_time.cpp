@@ -22,8 +22,8 @@ double gradients_of(const Case& c) {
          (2.0 * static_cast<double>(1 + stresses) + static_cast<double>(cells_of(c)));
 }
 
-/// Returns the cost of the held-out loss after a run, in steps: a forward pass, a third of a step, in the recipe and in BF16,
-/// and for --eval-recipes two in BF16 and one for each, with an lm_head of two.
+/// Returns the cost of the held-out loss after a run, in steps: a forward pass, a third of a step, in the recipe and
+/// in BF16, and for --eval-recipes two in BF16 and one for each, with an lm_head of two.
 double evaluations_of(const Case& c) {
   if (c.eval_data.empty()) return 0;
   const double step = static_cast<double>(c.batch * c.seq * c.accumulation * c.gpus);

@@ -116,8 +116,8 @@ StepsOfCases steps_of_cases(const std::string& folder) {
   return found;
 }
 
-/// Prints that a case starts anew beside the checkpoints of the same work with another number of steps, from which a user
-/// who has raised --steps may expect it to go on.
+/// Prints that a case starts anew beside the checkpoints of the same work with another number of steps, from which a
+/// user who has raised --steps may expect it to go on.
 void tell_other_steps(const std::vector<Plan>& cases) {
   std::set<std::string> ids;
   for (const Plan& plan : cases) ids.insert(plan.id);

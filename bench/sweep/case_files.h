@@ -15,9 +15,9 @@ void check_files(const std::vector<Plan>& cases);
 /// The same for a dry run: leaves no file or folder behind.
 void try_files(const std::vector<Plan>& cases);
 
-/// The part that writes nothing: checks inputs, and that no two of a case's files are the same. Prints doubts about the inputs,
-/// each once: tensors of --init-from that are left out, tokens of too few bits, checkpoints of the same case with another
-/// --steps.
+/// The part that writes nothing: checks inputs, and that no two of a case's files are the same. Prints doubts about
+/// the inputs, each once: tensors of --init-from that are left out, tokens of too few bits, checkpoints of the same
+/// case with another --steps.
 void check_inputs(const std::vector<Plan>& cases);
 
 /// Prints these doubts about a case whose inputs are checked elsewhere. Throws InvalidInput if they cannot be opened.

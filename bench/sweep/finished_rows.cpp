@@ -128,8 +128,8 @@ std::string build_time() {
   return text.data();
 }
 
-/// Returns true if another build than this one made the row. Builds of one commit with uncommitted changes are told apart
-/// by their time.
+/// Returns true if another build than this one made the row. Builds of one commit with uncommitted changes are told
+/// apart by their time.
 bool other_build(const Record& row, const Environment& here) {
   if (!row.env.git) return false;
   if (row.env.git != here.git || row.env.dirty != here.dirty) return true;

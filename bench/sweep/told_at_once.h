@@ -10,10 +10,10 @@
 
 namespace precbench {
 
-/// Returns a warning for every file that could not be written, and for every input file that is not what the case takes it
-/// for (tensors left out, tokens of too few bits) unless tell_once() has printed it. Of each other kind (held-out text that
-/// was trained on, a checkpoint of another build, a driver without support for our kernels, values that could not be
-/// recorded, unreliable step times) returns only the first in this process.
+/// Returns a warning for every file that could not be written, and for every input file that is not what the case
+/// takes it for (tensors left out, tokens of too few bits) unless tell_once() has printed it. Of each other kind
+/// (held-out text that was trained on, a checkpoint of another build, a driver without support for our kernels,
+/// values that could not be recorded, unreliable step times) returns only the first in this process.
 std::vector<std::string> told_at_once(const Record& record);
 
 /// Prints a warning on standard error, after "precbench: ", unless this process has printed it.

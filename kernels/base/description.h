@@ -1,5 +1,5 @@
-// Strict reading of JSON that people write: models, recipes, machines, published points. A mistake that a parser passes over
-// is refused.
+// Strict reading of JSON that people write: models, recipes, machines, published points. A mistake that a parser
+// passes over is refused.
 #pragma once
 
 #include <optional>
@@ -10,14 +10,16 @@
 
 namespace precbench {
 
-/// Returns the path of the first key that an object of a JSON text has twice, "fprop.a.scale" or "points[2].id"; null if
-/// there is none. A parser keeps one of the two values without a word, and not every parser the same one.
+/// Returns the path of the first key that an object of a JSON text has twice, "fprop.a.scale" or "points[2].id"; null
+/// if there is none. A parser keeps one of the two values without a word, and not every parser the same one.
 std::optional<std::string> duplicate_key(std::string_view text);
 
-/// Returns what a download left in place of a file, and the remedy: a Git LFS pointer or a web page. Null for other contents.
+/// Returns what a download left in place of a file, and the remedy: a Git LFS pointer or a web page. Null for other
+/// contents.
 std::optional<std::string> stands_for_file(std::string_view text);
 
-/// Like parse_description. Also throws InvalidInput for a key that is given twice, and for what stands_for_file() finds.
+/// Like parse_description. Also throws InvalidInput for a key that is given twice, and for what stands_for_file()
+/// finds.
 template <class Json>
 Json parse_strictly(std::string_view text) {
   if (const auto what = stands_for_file(text)) throw InvalidInput(*what);
