@@ -23,7 +23,7 @@
 #include "bench/machine/datasheet.h"
 #include "bench/measure/session.h"
 #include "bench/process/signals.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "bench/process/worker.h"
 #include "bench/step/lost_files.h"
 #include "bench/sweep/case_files.h"
@@ -31,7 +31,7 @@
 #include "bench/sweep/finish_row.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
-#include "bench/sweep/told_at_once.h"
+#include "bench/sweep/warnings.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_count.h"
 #include "kernels/base/standard_input.h"
@@ -86,12 +86,12 @@ void run_at_once(const std::vector<Plan>& grid, const Nodes& nodes, SweepOptions
 }
 
 /// Reports the cases that cannot run, one line per reason.
-void tell_refused(const std::vector<Plan>& grid) {
+void print_refused(const std::vector<Plan>& grid) {
   std::map<std::string, std::size_t> cases;  // keyed by reason
   for (const Plan& plan : grid)
     if (plan.refusal) ++cases[*plan.refusal];
   for (const auto& [why, count] : cases)
-    tell(fmt::format("precbench: {} of {} cannot run: {}", count, count_cases(grid.size()), why));
+    log_line(fmt::format("precbench: {} of {} cannot run: {}", count, count_cases(grid.size()), why));
 }
 
 /// Refuses models and recipes from standard input in cases that run in processes of their own.
@@ -107,21 +107,21 @@ void refuse_standard_input(const std::vector<Plan>& grid) {
 }
 
 /// Warns of a sweep without bf16, in which nothing can be compared.
-void tell_without_baseline(const std::vector<Plan>& grid) {
+void warn_without_baseline(const std::vector<Plan>& grid) {
   const std::string& baseline = builtin_recipes().front().name;
   const auto is_baseline = [&](const Plan& plan) { return plan.recipe.name == baseline; };
   if (std::none_of(grid.begin(), grid.end(), is_baseline))
-    tell(fmt::format(
+    log_line(fmt::format(
         "precbench: no case has the recipe {0}, so the report will have no speed-up and no loss to "
         "compare with; add {0} to --recipe",
         baseline));
 }
 
 /// Prints which cases cannot run, a missing baseline, and the warnings of the models.
-void tell_about(const std::vector<Plan>& grid) {
-  tell_refused(grid);
-  tell_without_baseline(grid);
-  tell_model_warnings(grid);
+void print_warnings_of(const std::vector<Plan>& grid) {
+  print_refused(grid);
+  warn_without_baseline(grid);
+  print_model_warnings(grid);
 }
 
 /// Runs this process's part of a sweep over several processes.
@@ -134,18 +134,18 @@ int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const No
   check_spread(cases, nodes);
   // Known before the processes meet, so it is said before they wait for each other.
   if (const VisibleGpus gpus = find_gpus(); gpus.count == 0)
-    tell(fmt::format("precbench: process {} of {}: --device {}: {}; its cases will be unsupported",
-                     nodes.index, nodes.count, cases.front().device, gpus.reason));
+    log_line(fmt::format("precbench: process {} of {}: --device {}: {}; its cases will be unsupported",
+                         nodes.index, nodes.count, cases.front().device, gpus.reason));
   if (nodes.index > 0) return run_worker(nodes, address, secret, cases, options.child);
   if (secret.empty() && !options.quiet)
-    tell(fmt::format(
+    log_line(fmt::format(
         "PRECBENCH_SECRET is not set: until all {} processes have met, any program of this version "
         "that reaches {} can be one of them",
         nodes.count, to_string(address)));
   Coordinator coordinator(nodes, address, secret, {}, cases);
   options.coordinator = &coordinator;
   check_files(grid);
-  tell_about(grid);
+  print_warnings_of(grid);
   const int status = run_sweep(grid, options);
   coordinator.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
   return status;
@@ -211,14 +211,14 @@ std::vector<Plan> grid_of(const SweepCommand& command, const SweepFile& file) {
 }
 
 /// Warns of lists of two numbers that look like one number with a comma.
-void tell_commas(const SweepCommand& command, const SweepFile& file) {
-  const auto tell_of = [](const Axes& axes) {
+void warn_of_commas(const SweepCommand& command, const SweepFile& file) {
+  const auto warn_of = [](const Axes& axes) {
     for (const auto& [name, words] : axes)
       if (const std::string hint = comma_hint(*find_field(name), words); !hint.empty())
-        tell(fmt::format("precbench: {}: {}", flag_of(*find_field(name)), hint));
+        log_line(fmt::format("precbench: {}: {}", flag_of(*find_field(name)), hint));
   };
-  tell_of(command.axes);
-  for (const SweepFile::Grid& grid : file.grids) tell_of(grid.axes);
+  warn_of(command.axes);
+  for (const SweepFile::Grid& grid : file.grids) warn_of(grid.axes);
 }
 
 /// Returns the command with the device of the GPU that --gpu or --on names, unless --device is given. Throws
@@ -377,7 +377,7 @@ int sweep(const SweepCommand& given) {
   Axes of_file;
   for (const SweepFile::Grid& section : file.grids) of_file.insert(section.axes.begin(), section.axes.end());
   refuse_unused(grid, command.axes, of_file);
-  tell_commas(command, file);
+  warn_of_commas(command, file);
   for (Plan& plan : grid) {
     place_checkpoints(plan.fields, options.out);
     if (options.interleave && writes_checkpoints(plan.fields))
@@ -391,19 +391,19 @@ int sweep(const SweepCommand& given) {
     try_files(grid);
     if (nodes.index > 0) return kSweepDone;
     check_out(options.out);
-    tell_without_baseline(grid);
-    tell_model_warnings(grid);
+    warn_without_baseline(grid);
+    print_model_warnings(grid);
     if (const auto why =
             space_shortage(grid, options.fresh ? Earlier::moved_aside : Earlier::used, options.free_bytes))
-      tell("precbench: " + *why);
+      log_line("precbench: " + *why);
     const bool any_runs = predict_and_print(grid, command);
-    if (!any_runs) tell("precbench: no case can run");
+    if (!any_runs) log_line("precbench: no case can run");
     return any_runs ? kSweepDone : kSweepFailures;
   }
   refuse_standard_input(grid);
   if (nodes.count > 1) return sweep_together(grid, options, nodes, environment);
   check_files(grid);
-  tell_about(grid);
+  print_warnings_of(grid);
   return run_sweep(grid, options);
 }
 
@@ -450,22 +450,22 @@ int run(const RunCommand& command) {
                     "several",
                     nodes.source, nodes.index, nodes.count));
   check_outputs(plan);
-  tell_input_warnings(plan);
+  print_input_warnings(plan);
   if (const auto why = space_shortage({plan}, Earlier::used, free_bytes_at)) throw InvalidInput(*why);
   check_peaks_variable();
   if (!command.out.empty()) const SweepFolder writable(command.out);
   // Not an error: the case may come from a grid in which other cases use the option.
   if (const std::string why = unused_option({plan}, command.axes, {}); !why.empty())
-    tell("precbench: not read: " + why);
+    log_line("precbench: not read: " + why);
   const Record record = finish_row(plan, run_case(plan));
   std::fputs((pretty(record, 0) + "\n").c_str(),
              stdout);  // before the file, so that a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
   std::fflush(stdout);  // keeps the record contiguous if both streams share a target
-  tell_model_warnings({plan});
-  for (const std::string& warning : told_at_once(record)) tell("precbench: " + warning);
+  print_model_warnings({plan});
+  for (const std::string& warning : immediate_warnings(record)) log_line("precbench: " + warning);
   if (record.status == Status::ok) return lost_files(record).empty() ? 0 : 1;
-  tell("precbench: " + describe_outcome(record));
+  log_line("precbench: " + describe_outcome(record));
   return 1;
 }
 

@@ -15,7 +15,7 @@
 
 #include "bench/cli/cli.h"
 #include "bench/cli/help_parts.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/near_words.h"
@@ -156,8 +156,8 @@ std::optional<std::string> unwritten() {
 void print_error(const std::string& message) {
   constexpr std::size_t kHead = 600, kTail = 300;
   const bool fits = message.size() <= kHead + kTail;
-  tell("precbench: " +
-       (fits ? message : message.substr(0, kHead) + " ... " + message.substr(message.size() - kTail)));
+  log_line("precbench: " +
+           (fits ? message : message.substr(0, kHead) + " ... " + message.substr(message.size() - kTail)));
 }
 
 }  // namespace
@@ -192,7 +192,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
   if (const auto extra = first_extra(app)) return fail(unexpected(app, *extra, hint));
   for (const CLI::App* command : app.get_subcommands())
     if (argc == 2 && needs_arguments(*command)) {
-      tell_raw(fitted_lines(
+      log_text(fitted_lines(
           fmt::format(
               "precbench {} needs at least one argument. Examples:\n{}\nprecbench {} --help lists all flags.\n",
               command->get_name(), examples_of(*command), command->get_name()),
@@ -200,7 +200,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
       return 2;
     }
   if (app.get_subcommands().size() != 1) {
-    tell_raw(fitted_lines(
+    log_text(fitted_lines(
         "precbench compares low-precision training recipes with BF16 on this machine. Start with:\n"
         "  precbench sweep --model tiny --recipe bf16,rowwise,mxfp8 --steps 40 --out out/first\n"
         "  precbench report out/first\n"

@@ -14,7 +14,7 @@
 #include "bench/machine/environment.h"
 #include "bench/process/case_process_testing.h"
 #include "bench/process/signals.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "bench/sweep/sweep.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"

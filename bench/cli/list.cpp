@@ -18,7 +18,7 @@
 #include "bench/cli/local_devices.h"
 #include "bench/cli/recipe_sets.h"
 #include "bench/machine/verification.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
@@ -202,7 +202,7 @@ void list_recipe(const std::string& name) {
   std::string text = "\n" + render_term(table, screen);
   if (!notes.empty()) text += "\n";
   for (const std::string& note : notes) text += paragraph(note, screen);
-  tell_raw(text);
+  log_text(text);
 }
 
 void list_models() {

@@ -16,7 +16,7 @@
 
 #include "bench/predict/own_prediction.h"
 #include "bench/predict/published_prediction.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
@@ -165,14 +165,14 @@ int write_lines(const std::string& path, const std::vector<nlohmann::ordered_jso
   std::ofstream file(path);
   for (const nlohmann::ordered_json& line : lines) file << line.dump() << '\n';
   if (file.flush()) return 0;
-  tell(fmt::format("precbench: --out: cannot write {}: {}", path, error_text(errno ? errno : EIO)));
+  log_line(fmt::format("precbench: --out: cannot write {}: {}", path, error_text(errno ? errno : EIO)));
   return 1;
 }
 
 int predict_steps(const PredictCommand& command) {
   refuse_compressed(command.records, "precbench predict -");
   const RecordSet set = read_records(command.records);
-  for (const std::string& problem : set.problems) tell(problem);
+  for (const std::string& problem : set.problems) log_line(problem);
   const OwnPredictions predictions = predict_records(set);
   fmt::print("{}, {} predicted\n", plural(set.records.size(), "record"), predictions.steps.size());
   print_counts(predictions.reasons);

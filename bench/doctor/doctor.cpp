@@ -12,7 +12,7 @@
 #include <set>
 
 #include "bench/process/signals.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
 #include "kernels/base/plural.h"
@@ -146,7 +146,7 @@ Diagnosis examine(const DoctorCommand& command, const MachineFacts& facts,
   std::string kind;
   options.started = [&](const std::string& path) {
     const std::string now = path.substr(0, path.find(' '));
-    if (std::exchange(kind, now) != now) tell(fmt::format("doctor: {} ...", now));
+    if (std::exchange(kind, now) != now) log_line(fmt::format("doctor: {} ...", now));
   };
   Diagnosis diagnosis = diagnose(patients, options);
   check_links(command, facts, diagnosis);

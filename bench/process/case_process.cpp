@@ -22,7 +22,7 @@
 #include <thread>
 #include <utility>
 
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -36,7 +36,7 @@ constexpr int kClosedPollMs = 1;  ///< the same once both pipes are closed: the 
 
 /// Posted in a child by SIGTERM. Global, because a signal handler can reach nothing else. Waiting for a
 /// blocked signal would not work: libraries start threads before main, and those would receive it.
-sem_t told_to_end;
+sem_t end_requested;
 
 class Fd {
  public:
@@ -189,7 +189,7 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
   RunningTime running;
   std::array<pollfd, 2> polled = {pollfd{record.read.get(), POLLIN, 0}, pollfd{output.read.get(), POLLIN, 0}};
   int status = 0;
-  std::optional<Clock::time_point> told;  // when it was told to end
+  std::optional<Clock::time_point> end_asked;  // when it was asked to end
   const auto ended = [&] {
     const pid_t found = waitpid(pid, &status, WNOHANG);
     if (found < 0 && errno != EINTR)
@@ -202,8 +202,8 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
     if (polled[0].fd >= 0 && !drain(record.read, result.record, std::string::npos / 2)) polled[0].fd = -1;
     if (polled[1].fd >= 0 && !drain(output.read, result.last_lines, kLastBytes)) polled[1].fd = -1;
     const auto now = Clock::now();
-    if (told) {
-      if (now > *told + kLastWords) kill(-pid, SIGKILL);
+    if (end_asked) {
+      if (now > *end_asked + kLastWords) kill(-pid, SIGKILL);
       continue;
     }
     const double seconds = running.seconds();  // must be called in every round
@@ -216,7 +216,7 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
                  : late        ? CaseProcessResult::End::timed_out
                                : CaseProcessResult::End::stopped;
     kill(-pid, SIGTERM);
-    told = now;
+    end_asked = now;
   }
   kill(-pid, SIGKILL);  // and any processes that it left behind
   result.stopped_s = stops_with_us.seconds();
@@ -232,11 +232,11 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
 
 int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
   static StepBoard board;  // the thread below may outlive this function
-  sem_init(&told_to_end, 0, 0);
-  signal(SIGTERM, [](int) { sem_post(&told_to_end); });
+  sem_init(&end_requested, 0, 0);
+  signal(SIGTERM, [](int) { sem_post(&end_requested); });
   std::thread([] {
-    while (sem_wait(&told_to_end) != 0) continue;
-    if (const auto words = board.describe()) tell_raw(*words + "\n");
+    while (sem_wait(&end_requested) != 0) continue;
+    if (const auto words = board.describe()) log_text(*words + "\n");
     _exit(kTerminated);
   }).detach();
   try {
@@ -254,10 +254,10 @@ int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
     }
     return 0;
   } catch (const InvalidInput& error) {
-    tell_raw(error.what() + std::string("\n"));
+    log_text(error.what() + std::string("\n"));
     return kBadInputExit;
   } catch (const std::exception& error) {
-    tell_raw(error.what() + std::string("\n"));
+    log_text(error.what() + std::string("\n"));
     return 1;
   }
 }

@@ -10,8 +10,8 @@
 
 #include "bench/machine/environment.h"
 #include "bench/process/handshake.h"
+#include "bench/process/standard_error.h"
 #include "bench/process/sweep_summary.h"
-#include "bench/process/tell.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
@@ -130,9 +130,9 @@ void Coordinator::meet(const Address& address, const std::vector<Case>& grid) {
   const auto begin = Clock::now();
   for (auto next_line = begin; !missing().empty();) {
     if (const auto now = Clock::now(); now >= next_line) {
-      tell(fmt::format("precbench: process 0 of {} is {} for {} at {}", nodes_.count,
-                       next_line == begin ? "waiting" : "still waiting", list_processes(missing()),
-                       to_string(address)));
+      log_line(fmt::format("precbench: process 0 of {} is {} for {} at {}", nodes_.count,
+                           next_line == begin ? "waiting" : "still waiting", list_processes(missing()),
+                           to_string(address)));
       next_line = now + kBetweenLines;
     }
     if (Clock::now() > begin + timeouts_.meet)

@@ -10,7 +10,7 @@
 #include "bench/case/sha256.h"
 #include "bench/machine/build_info.h"
 #include "bench/machine/environment.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "results/record/record.h"
 
 namespace precbench {
@@ -156,8 +156,8 @@ void HandshakeListener::refuse(PendingConnection& connection, const std::string&
     ++unreported_;
     return;
   }
-  tell(fmt::format("precbench: refused: {}{}", *last_refusal_,
-                   unreported_ ? fmt::format(" (and {} before it)", unreported_) : ""));
+  log_line(fmt::format("precbench: refused: {}{}", *last_refusal_,
+                       unreported_ ? fmt::format(" (and {} before it)", unreported_) : ""));
   unreported_ = 0;
   next_report_ = Clock::now() + kBetweenReports;
 }

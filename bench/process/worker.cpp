@@ -10,9 +10,9 @@
 #include <variant>
 
 #include "bench/process/handshake.h"
+#include "bench/process/standard_error.h"
 #include "bench/process/sweep_status.h"
 #include "bench/process/sweep_summary.h"
-#include "bench/process/tell.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
@@ -31,20 +31,20 @@ constexpr std::size_t kLongestReason = 1000;  ///< bytes of a reason that the co
 /// not admit this process.
 Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Timeouts& timeouts) {
   const auto end = std::chrono::steady_clock::now() + timeouts.meet;
-  bool told = false;
+  bool announced = false;
   for (std::optional<std::string> refusal; !interrupted();) {
     HandshakeResult result = try_handshake(nodes, address, secret, interrupted, timeouts.handshake);
     if (result.link.open()) return std::move(result.link);
     if (result.final)
       throw InvalidInput(fmt::format("process {} of {} cannot join process 0 at {}: {}", nodes.index,
                                      nodes.count, to_string(address), result.refusal.value_or("")));
-    if (!result.refusal && !std::exchange(told, true) && !interrupted())
-      tell(fmt::format("precbench: process {} of {} is waiting for process 0 at {}", nodes.index, nodes.count,
-                       to_string(address)));
+    if (!result.refusal && !std::exchange(announced, true) && !interrupted())
+      log_line(fmt::format("precbench: process {} of {} is waiting for process 0 at {}", nodes.index,
+                           nodes.count, to_string(address)));
     if (result.refusal && result.refusal != refusal) {
       refusal = result.refusal;
-      tell(fmt::format("precbench: process {} of {} is still waiting for process 0 at {}: {}", nodes.index,
-                       nodes.count, to_string(address), *refusal));
+      log_line(fmt::format("precbench: process {} of {} is still waiting for process 0 at {}: {}",
+                           nodes.index, nodes.count, to_string(address), *refusal));
     }
     if (std::chrono::steady_clock::now() > end)
       throw InvalidInput(fmt::format("process {} of {} found no process 0 at {} within {} s{}{}", nodes.index,
@@ -100,7 +100,7 @@ int run_worker(const Nodes& nodes, const Address& address, const std::string& se
                const Timeouts& timeouts) {
   const InterruptGuard guard;
   const auto leave = [&](const std::string& why) {
-    tell(fmt::format("precbench: process {} of {} ends: process 0 {}", nodes.index, nodes.count, why));
+    log_line(fmt::format("precbench: process {} of {} ends: process 0 {}", nodes.index, nodes.count, why));
     return kCoordinatorGone;
   };
   Link coordinator = meet(nodes, address, secret, timeouts);

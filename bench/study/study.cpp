@@ -17,8 +17,8 @@
 #include "bench/machine/datasheet.h"
 #include "bench/machine/environment.h"
 #include "bench/process/rendezvous.h"
+#include "bench/process/standard_error.h"
 #include "bench/process/sweep_status.h"
-#include "bench/process/tell.h"
 #include "bench/study/planned_cost.h"
 #include "bench/study/steady.h"
 #include "bench/study/study_plan.h"
@@ -29,7 +29,7 @@
 #include "bench/sweep/case_files.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
-#include "bench/sweep/told_at_once.h"
+#include "bench/sweep/warnings.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "kernels/base/standard_input.h"
@@ -154,7 +154,7 @@ ForkAges fork_ages(const StudySettings& settings, const std::string& records,
                                      plural(curves.back().size(), "step"), kept.back()));
   }
   const SteadyAge found = find_steady_age(curves, kept, settings.level);
-  tell(fmt::format("precbench: {}: {}", trunks.front().fields.model, describe(found, kept.back())));
+  log_line(fmt::format("precbench: {}: {}", trunks.front().fields.model, describe(found, kept.back())));
   return {{found.age}, found.steady};
 }
 
@@ -173,12 +173,12 @@ std::optional<StudyPace> estimate_pace(const std::vector<std::string>& child, co
   const Case like = plan.trunks().front().fields;
   // A plan is useful without a GPU too, for example on a login node.
   if (is_gpu(like.device) && find_gpus().count == 0) {
-    tell(fmt::format("precbench: {}; the plan has no estimate of the study's time", find_gpus().reason));
+    log_line(fmt::format("precbench: {}; the plan has no estimate of the study's time", find_gpus().reason));
     return std::nullopt;
   }
   const std::optional<StudyPace> pace = measure_pace(child, like, plan.first_recipe());
   if (!pace)
-    tell(fmt::format(
+    log_line(fmt::format(
         "precbench: a few steps take longer than {:g} s here: the plan has no estimate of the study's time",
         kPacePatienceS));
   return pace;
@@ -338,7 +338,7 @@ std::optional<int> run_trunks(const StudyRun& run, const std::vector<Plan>& trun
   if (status == kSweepInterrupted) return status;
   worst = std::max(worst, status);
   if (const auto why = unfinished_trunk_reason(run.records(), trunks)) {
-    tell("precbench: " + *why);
+    log_line("precbench: " + *why);
     return kSweepFailures;
   }
   return std::nullopt;
@@ -417,15 +417,15 @@ int study(const StudyCommand& command) {
   if (!trunks.front().on_gpu) share_threads(concurrency.at_once);
 
   check_inputs(trunks);
-  if (const auto warning = repeated_text_warning(trunks.front())) tell("precbench: " + *warning);
-  if (const auto warning = too_few_trunks_warning(settings)) tell("precbench: " + *warning);
-  if (const auto warning = random_frozen_model_warning(trunks.front())) tell("precbench: " + *warning);
+  if (const auto warning = repeated_text_warning(trunks.front())) log_line("precbench: " + *warning);
+  if (const auto warning = too_few_trunks_warning(settings)) log_line("precbench: " + *warning);
+  if (const auto warning = random_frozen_model_warning(trunks.front())) log_line("precbench: " + *warning);
   if (command.dry_run)
     check_out(out);
   else
     for (const StudyPlan& model : models) model.write_recipes();
   check_forks(all, !command.dry_run);
-  tell_model_warnings(trunks);
+  print_model_warnings(trunks);
   const std::optional<StudyPace> pace =
       command.dry_run ? estimate_pace(options.child, models.front()) : std::nullopt;
   const std::vector<PlannedPart> parts = parts_of(all, pace, concurrency);
@@ -434,7 +434,7 @@ int study(const StudyCommand& command) {
   StudyRun run{settings, models, out, options};
   if (command.dry_run) {
     if (const TrunkSpace space = space_for(run, trunks); !space.note.empty())
-      tell("precbench: " + space.note);
+      log_line("precbench: " + space.note);
     return kSweepDone;
   }
 
@@ -442,7 +442,7 @@ int study(const StudyCommand& command) {
   const std::vector<TrunkWork> work = work_of(run, trunks);
   const TrunkSpace space = space_for(run, unsettled(work));
   if (!space.fits) throw InvalidInput(space.note);
-  if (!space.note.empty()) tell("precbench: " + space.note);
+  if (!space.note.empty()) log_line("precbench: " + space.note);
   if (run.options.fresh) start_afresh(trunks, out);
   run.options.fresh = false;
   return space.order == TrunkOrder::one_trunk ? run_one_by_one(run, work) : run_all_trunks(run, work);

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "bench/step/checkpoint.h"
 #include "results/record/record_file.h"
 
@@ -117,7 +117,7 @@ void remove_states(const Plan& trunk) {
   std::error_code error;
   const std::string folder = checkpoint_folder(trunk);
   fs::rename(folder, folder + kRemoved, error);
-  if (error) tell(fmt::format("precbench: cannot remove {}: {}", folder, error.message()));
+  if (error) log_line(fmt::format("precbench: cannot remove {}: {}", folder, error.message()));
   finish_removal(trunk);
 }
 
@@ -125,7 +125,7 @@ void finish_removal(const Plan& trunk) {
   std::error_code error;
   const std::string folder = checkpoint_folder(trunk) + kRemoved;
   fs::remove_all(folder, error);
-  if (error) tell(fmt::format("precbench: cannot remove {}: {}", folder, error.message()));
+  if (error) log_line(fmt::format("precbench: cannot remove {}: {}", folder, error.message()));
 }
 
 }  // namespace precbench

@@ -18,8 +18,8 @@
 #include "bench/step/checkpoint_files.h"
 #include "bench/step/held_out.h"
 #include "bench/step/weights.h"
-#include "bench/sweep/told_at_once.h"
 #include "bench/sweep/try_make.h"
+#include "bench/sweep/warnings.h"
 #include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/normal_path.h"
@@ -118,7 +118,7 @@ StepsOfCases steps_of_cases(const std::string& folder) {
 
 /// Prints that a case starts anew beside the checkpoints of the same work with another number of steps, from which a
 /// user who has raised --steps may expect it to go on.
-void tell_other_steps(const std::vector<Plan>& cases) {
+void warn_of_other_steps(const std::vector<Plan>& cases) {
   std::set<std::string> ids;
   for (const Plan& plan : cases) ids.insert(plan.id);
   std::map<std::string, StepsOfCases> folders;  // by --checkpoint-dir
@@ -135,7 +135,7 @@ void tell_other_steps(const std::vector<Plan>& cases) {
       same.steps = steps;
       if (resolve(same, Refusals::kept).id != id) continue;
       const std::string last = checkpoints_in((fs::path(folder) / id).string()).rbegin()->second;
-      tell_once(fmt::format(
+      warn_once(fmt::format(
           "--steps {}: starts anew, though {} has the same case with --steps {}: the number of steps is part of a "
           "case; --fork-from continues from a checkpoint as a case of its own",
           plan.fields.steps, last, steps));
@@ -146,7 +146,7 @@ void tell_other_steps(const std::vector<Plan>& cases) {
 /// Opens the checkpoints that cases fork from or would resume from. Each trunk is opened once for all its
 /// forks.
 void check_checkpoints(const std::vector<Plan>& cases) {
-  tell_other_steps(cases);
+  warn_of_other_steps(cases);
   std::map<std::string, Checkpoint> trunks;
   for (const Plan& plan : cases) {
     if (const std::string& path = plan.fields.fork_from; !path.empty())
@@ -156,8 +156,8 @@ void check_checkpoints(const std::vector<Plan>& cases) {
   }
 }
 
-void tell_each(const std::vector<std::string>& warnings) {
-  for (const std::string& warning : warnings) tell_once(warning);
+void warn_each(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) warn_once(warning);
 }
 
 using NamedFile = std::pair<std::string, fs::path>;  ///< flag, path
@@ -209,25 +209,25 @@ void check_inputs(const std::vector<Plan>& cases) {
             .emplace(c.eval_data, c.glob, text_refusal(c, plan.model, "--eval-data", c.eval_data),
                      options.vocab, c.seq, c.eval_tokens)
             .second)
-      tell_each(HeldOut(plan).warnings());
+      warn_each(HeldOut(plan).warnings());
     if (c.init_from.empty() || !checkpoints.emplace(c.init_from, c.model).second) continue;
     if (access(c.init_from.c_str(), R_OK) != 0)
       throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, error_text(errno)));
-    tell_each(InitialWeights(c.init_from, plan.model).warnings());
+    warn_each(InitialWeights(c.init_from, plan.model).warnings());
   }
   for (const auto& [key, plan] : corpora)
-    tell_each(token_warnings(*open_training_data(plan->fields, plan->model), plan->fields.data));
+    warn_each(token_warnings(*open_training_data(plan->fields, plan->model), plan->fields.data));
   check_checkpoints(cases);
 }
 
-void tell_input_warnings(const Plan& plan) {
+void print_input_warnings(const Plan& plan) {
   const Case& c = plan.fields;
-  if (!c.init_from.empty()) tell_each(InitialWeights(c.init_from, plan.model).warnings());
+  if (!c.init_from.empty()) warn_each(InitialWeights(c.init_from, plan.model).warnings());
   // Opening other data reads all of it, and has no warnings of its own.
   constexpr std::int64_t kUint16Values = 1 << 16;
   if (plan.data.kind == "u16" && plan.model.vocab > kUint16Values)
-    tell_each(token_warnings(*open_training_data(c, plan.model), c.data));
-  tell_other_steps({plan});
+    warn_each(token_warnings(*open_training_data(c, plan.model), c.data));
+  warn_of_other_steps({plan});
 }
 
 void check_files(const std::vector<Plan>& cases) {

@@ -21,7 +21,7 @@ void try_files(const std::vector<Plan>& cases);
 void check_inputs(const std::vector<Plan>& cases);
 
 /// Prints these doubts about a case whose inputs are checked elsewhere. Throws InvalidInput if they cannot be opened.
-void tell_input_warnings(const Plan& plan);
+void print_input_warnings(const Plan& plan);
 
 /// Checks the outputs of a case whose inputs are checked elsewhere.
 void check_outputs(const Plan& plan);

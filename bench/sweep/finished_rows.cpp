@@ -16,7 +16,7 @@
 
 #include "bench/machine/environment.h"
 #include "bench/process/coordinator.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/lost_files.h"
 #include "bench/sweep/progress.h"
@@ -86,7 +86,7 @@ void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<Loc
 }
 
 /// Prints the number of cases that have a row of schema 1 and none of the current schema.
-void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
+void report_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
   std::set<std::string> ids;
   for (const LocatedRecord& located : set.records) ids.insert(located.record.id);
   std::vector<LocatedRecord> wanted;
@@ -102,7 +102,7 @@ void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
       again.insert(found.begin(), found.end());
     }
   if (!again.empty())
-    tell(fmt::format(
+    log_line(fmt::format(
         "{} finished by an earlier version of this program, whose records (schema 1) do not say what "
         "models, recipes and data were; run again, and the old rows stay",
         count_cases(again.size())));
@@ -188,8 +188,8 @@ bool lacked_memory_beside_others(const Record& record) {
 
 Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed) {
   RecordSet set = read_records({path});
-  for (const std::string& problem : set.problems) tell(problem);
-  tell_of_older_rows(set, grid);
+  for (const std::string& problem : set.problems) log_line(problem);
+  report_older_rows(set, grid);
   std::map<std::string, const Plan*> cases;
   for (const Plan& plan : grid) cases[plan.id] = &plan;
   const bool moved = move_places(set, cases);
@@ -218,13 +218,13 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
       continue;
     }
     const auto missing = record.status == Status::ok ? missing_output(*wanted->second) : std::nullopt;
-    if (missing) tell(*missing + " is missing: its finished case is run again");
+    if (missing) log_line(*missing + " is missing: its finished case is run again");
     // A file with the name of one that could not be written is from an older run. A case that could not write a
     // checkpoint is a failed one.
     const bool lost = !lost_files(record).empty() &&
                       (record.status == Status::ok ? !wanted->second->fields.save_final.empty()
                                                    : is_failure(record.status));
-    if (lost && !missing) tell("a case could not write its files, and is run again");
+    if (lost && !missing) log_line("a case could not write its files, and is run again");
     const bool alone = lost_a_process(record);
     left_alone += alone ? 1 : 0;
     const bool crowded_out = lacked_memory_beside_others(record);
@@ -240,25 +240,25 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   }
   if (moved || !dropped.empty()) rewrite_without(dropped, set.records, path);
   if (left_alone > 0)
-    tell(fmt::format("{} lost a process of the sweep, and {} run again", count_cases(left_alone),
-                     left_alone == 1 ? "is" : "are"));
+    log_line(fmt::format("{} lost a process of the sweep, and {} run again", count_cases(left_alone),
+                         left_alone == 1 ? "is" : "are"));
 
   if (crowded > 0)
-    tell(fmt::format("{} found the GPU's memory taken by other processes, and {} run again",
-                     count_cases(crowded), crowded == 1 ? "is" : "are"));
+    log_line(fmt::format("{} found the GPU's memory taken by other processes, and {} run again",
+                         count_cases(crowded), crowded == 1 ? "is" : "are"));
 
   std::map<std::string, std::size_t> elsewhere;  // cases by machine
   for (const auto& [id, machine] : machines)
     if (!rows.count(id)) ++elsewhere[machine];
   for (const auto& [machine, count] : elsewhere)
-    tell(fmt::format("{} finished on another machine, {}; run again here; both rows are kept",
-                     count_cases(count), machine));
+    log_line(fmt::format("{} finished on another machine, {}; run again here; both rows are kept",
+                         count_cases(count), machine));
   for (const auto& [host, count] : hosts)
-    tell(fmt::format("{} finished on {}, another host of the same kind; --fresh runs it here",
-                     count_cases(count), host));
+    log_line(fmt::format("{} finished on {}, another host of the same kind; --fresh runs it here",
+                         count_cases(count), host));
   for (const auto& [commit, count] : commits)
-    tell(fmt::format("{} finished by a build of {}, and this is a build of {}; --fresh measures anew",
-                     count_cases(count), commit, commit_here));
+    log_line(fmt::format("{} finished by a build of {}, and this is a build of {}; --fresh measures anew",
+                         count_cases(count), commit, commit_here));
   return rows;
 }
 

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "bench/machine/environment.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
@@ -167,8 +167,8 @@ void become_owner(const std::string& folder, const std::string& path) {
     if (create_exclusively(path, own.text())) return;
     const std::optional<Owner> other = read_owner(path);
     if (other && other->is_dead() && take_over(path, *other, own)) {
-      tell(fmt::format("precbench: {}: took over the lock of process {}, which has ended", folder,
-                       other->pid));
+      log_line(fmt::format("precbench: {}: took over the lock of process {}, which has ended", folder,
+                           other->pid));
       return;
     }
     if (Clock::now() < end) continue;
@@ -184,12 +184,12 @@ void become_owner(const std::string& folder, const std::string& path) {
 }
 
 /// Says once per folder why there is no flock.
-void tell_without_flock(const std::string& folder, int error) {
+void warn_without_flock(const std::string& folder, int error) {
   static std::mutex mutex;
   static std::set<std::string> told;
   const std::lock_guard guard(mutex);
   if (told.insert(folder).second)
-    tell(fmt::format(
+    log_line(fmt::format(
         "precbench: {}: its file system does not lock files ({}); the file .lock-owner there keeps other "
         "sweeps out instead",
         folder, error_text(error)));
@@ -217,7 +217,7 @@ FolderLock::FolderLock(const std::string& folder, Flock flock) {
     if (error == EWOULDBLOCK) is_locked(folder);
     if (!refuses_flock(error))
       throw InvalidInput(fmt::format("--out: cannot lock {}: {}", lock, error_text(error)));
-    tell_without_flock(folder, error);
+    warn_without_flock(folder, error);
     const std::string owner = lock + "-owner";
     become_owner(folder, owner);
     owner_ = owner;

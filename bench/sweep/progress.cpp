@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "kernels/base/plural.h"
 #include "kernels/base/terminal.h"
 
@@ -95,9 +95,9 @@ void Progress::first_run(const Plan& plan, const Record& record) {
   worked_ += 0.5;
   end_of_run(plan);
   if (quiet_) return;
-  tell(fmt::format("[{}/{}] {}: first of two runs: {} ({}{})", done_ + 1, total_, labels_.of(plan),
-                   describe_outcome(record), describe_seconds(seconds_of_run(plan)),
-                   terminal_ ? "" : remaining()));
+  log_line(fmt::format("[{}/{}] {}: first of two runs: {} ({}{})", done_ + 1, total_, labels_.of(plan),
+                       describe_outcome(record), describe_seconds(seconds_of_run(plan)),
+                       terminal_ ? "" : remaining()));
   show_status();
 }
 
@@ -107,19 +107,19 @@ void Progress::finish(const Plan& plan, const Record& record) {
   end_of_run(plan);
   if (quiet_) return;
   const bool last = done_ == total_;
-  tell(fmt::format("[{}/{}] {}: {} ({}{})", done_, total_, labels_.of(plan), describe_outcome(record),
-                   describe_seconds(seconds_of_run(plan)), terminal_ || last ? "" : remaining()));
+  log_line(fmt::format("[{}/{}] {}: {} ({}{})", done_, total_, labels_.of(plan), describe_outcome(record),
+                       describe_seconds(seconds_of_run(plan)), terminal_ || last ? "" : remaining()));
   show_status();
 }
 
 void Progress::note(const std::string& line) {
   if (quiet_) return;
   clear_status();
-  tell(line);
+  log_line(line);
   show_status();
 }
 
-void Progress::clear_status() { tell_raw(status_.clear()); }
+void Progress::clear_status() { log_text(status_.clear()); }
 
 void Progress::end_of_run(const Plan& plan) {
   std::erase_if(running_, [&](const Running& one) { return one.id == plan.id; });
@@ -132,7 +132,7 @@ void Progress::show_status() {
   for (std::size_t i = 0; i < running_.size(); ++i)
     lines.push_back({fmt::format("[{}/{}] {} ...", done_ + 1 + i, total_, running_[i].label)});
   if (!lines.empty()) lines.back().tail = remaining();
-  tell_raw(status_.show(lines, terminal_width(STDERR_FILENO)));
+  log_text(status_.show(lines, terminal_width(STDERR_FILENO)));
 }
 
 }  // namespace precbench

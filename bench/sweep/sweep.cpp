@@ -21,7 +21,7 @@
 #include "bench/machine/environment.h"
 #include "bench/process/case_process.h"
 #include "bench/process/coordinator.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/lost_files.h"
 #include "bench/sweep/finish_row.h"
@@ -29,7 +29,7 @@
 #include "bench/sweep/interleave.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
-#include "bench/sweep/told_at_once.h"
+#include "bench/sweep/warnings.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "results/record/printable.h"
@@ -153,7 +153,7 @@ Rows finished_rows(const SweepFolder& folder, const std::vector<Plan>& grid, con
     move_aside(folder, grid);
   }
   if (!fs::exists(path)) return {};
-  if (const auto repaired = repair_tail(path)) tell(*repaired);
+  if (const auto repaired = repair_tail(path)) log_line(*repaired);
   return read_finished_rows(path, grid, options.retry_failed);
 }
 
@@ -199,10 +199,10 @@ int summarize(const std::vector<Plan>& grid, const Rows& rows, std::size_t lost,
                                     [&](const Plan& plan) { return rows.at(plan.id) == Status::ok; });
   const int status = failures || none_ok || lost > 0 ? kSweepFailures : kSweepDone;
   if (!options.summary) return status;
-  if (none_ok) tell(fmt::format("precbench: no case is ok: {}", tally(grid, rows)));
+  if (none_ok) log_line(fmt::format("precbench: no case is ok: {}", tally(grid, rows)));
   if (lost > 0)
-    tell(fmt::format("precbench: {} could not be written; the rows say which (warnings)",
-                     plural(lost, "file")));
+    log_line(fmt::format("precbench: {} could not be written; the rows say which (warnings)",
+                         plural(lost, "file")));
   if (options.quiet) return status;
   // An unwritable standard output is reported at the end of the program (exit_status_of).
   std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",
@@ -266,9 +266,9 @@ struct Sweep {
     else if (options.coordinator)
       lost = options.coordinator->lost();
     progress.finish(plan, record);
-    for (const std::string& warning : told_at_once(record)) {
+    for (const std::string& warning : immediate_warnings(record)) {
       progress.clear_status();
-      tell("precbench: " + warning);
+      log_line("precbench: " + warning);
     }
   }
 
@@ -378,9 +378,9 @@ int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
   const std::size_t done = count_finished(grid, sweep.rows);
   if (done == grid.size()) return summarize(grid, sweep.rows, sweep.lost_files, options);
   sweep.progress.clear_status();
-  tell(fmt::format("{}: {} of {} cases are in {}; {}the same command resumes from there", why, done,
-                   grid.size(), folder.records(),
-                   sweep.lost.empty() ? "" : "start the processes again, and "));
+  log_line(fmt::format("{}: {} of {} cases are in {}; {}the same command resumes from there", why, done,
+                       grid.size(), folder.records(),
+                       sweep.lost.empty() ? "" : "start the processes again, and "));
   return kSweepInterrupted;
 }
 

@@ -15,8 +15,8 @@
 #include "bench/machine/host_memory.h"
 #include "bench/measure/session.h"
 #include "bench/process/case_process.h"
+#include "bench/process/standard_error.h"
 #include "bench/process/sweep_status.h"
-#include "bench/process/tell.h"
 #include "bench/study/study.h"
 #include "bench/study/study_settings.h"
 #include "results/record/record.h"
@@ -83,7 +83,7 @@ int run_program(int argc, char** argv) {
   if (sweeps || studies || *run_sub) {
     survive_broken_pipes();
     if (const auto why = thread_limit_reason(openmp_threads())) {
-      tell("precbench: " + *why);
+      log_line("precbench: " + *why);
       return kBadInputExit;
     }
   }

@@ -11,7 +11,7 @@
 
 #include "bench/machine/machine.h"
 #include "bench/predict/fit_rates.h"
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "results/record/compressed.h"
@@ -78,7 +78,7 @@ CLI::App* add_rates_command(CLI::App& app, RatesCommand& command) {
 int rates(const RatesCommand& command) {
   refuse_compressed(command.paths, "precbench rates -");
   const RecordSet set = read_records(command.paths);
-  for (const std::string& problem : set.problems) tell(problem);
+  for (const std::string& problem : set.problems) log_line(problem);
   std::map<std::string, std::vector<const Record*>> by_gpu;
   for (const LocatedRecord& located : set.records)
     if (located.record.env.gpu) by_gpu[located.record.env.gpu->name].push_back(&located.record);
@@ -113,7 +113,7 @@ int rates(const RatesCommand& command) {
     for (const std::string& doubt : doubts_of_all(fitted.used)) fmt::print("  {}\n", printable(doubt));
     written = true;
   }
-  if (!written) tell("precbench: rates: nothing was written: no record gives a rate");
+  if (!written) log_line("precbench: rates: nothing was written: no record gives a rate");
   return written ? 0 : 1;
 }
 

@@ -1,44 +1,43 @@
-// Selects warnings of models, and warnings of records by their prefix. See told_at_once.h.
-#include "bench/sweep/told_at_once.h"
+// Selects warnings of models, and warnings of records by their prefix. See warnings.h.
+#include "bench/sweep/warnings.h"
 
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
 
-#include "bench/process/tell.h"
+#include "bench/process/standard_error.h"
 #include "bench/step/lost_files.h"
 
 namespace precbench {
-
 namespace {
 
 /// Returns true the first time that it is called with a text.
-bool is_fresh(const std::string& text) {
+bool is_first(const std::string& text) {
   static std::mutex mutex;
-  static std::set<std::string> told;
+  static std::set<std::string> seen;
   const std::lock_guard lock(mutex);
-  return told.insert(text).second;
+  return seen.insert(text).second;
 }
 
 }  // namespace
 
-std::vector<std::string> told_at_once(const Record& record) {
-  std::vector<std::string> fresh = lost_files(record);
+std::vector<std::string> immediate_warnings(const Record& record) {
+  std::vector<std::string> lines = lost_files(record);
   for (const std::string& warning : record.warnings)
     for (const char* kind : {"--init-from: ", "uint16 tokens: "})  // each file has its own
-      if (warning.starts_with(kind) && is_fresh(warning)) fresh.push_back(warning);
+      if (warning.starts_with(kind) && is_first(warning)) lines.push_back(warning);
   for (const std::string& warning : record.warnings)
     for (const char* kind :
          {"--eval-data: ", "the checkpoint ", "driver: ", "--graph early: ", "peaks: ", "--data: ",
           "not recorded: ", "contradicts itself: ", "step times are noisy: ",
           "the median step is not typical: ", "a single step was far from the others: ", "killed: "})
-      if (warning.starts_with(kind) && is_fresh(kind)) fresh.push_back(warning);
-  return fresh;
+      if (warning.starts_with(kind) && is_first(kind)) lines.push_back(warning);
+  return lines;
 }
 
-void tell_once(const std::string& warning) {
-  if (is_fresh(warning)) tell("precbench: " + warning);
+void warn_once(const std::string& warning) {
+  if (is_first(warning)) log_line("precbench: " + warning);
 }
 
 std::vector<std::string> model_warnings(const std::vector<Plan>& grid) {
@@ -57,8 +56,8 @@ std::vector<std::string> model_warnings(const std::vector<Plan>& grid) {
   return lines;
 }
 
-void tell_model_warnings(const std::vector<Plan>& grid) {
-  for (const std::string& line : model_warnings(grid)) tell("precbench: " + line);
+void print_model_warnings(const std::vector<Plan>& grid) {
+  for (const std::string& line : model_warnings(grid)) log_line("precbench: " + line);
 }
 
 }  // namespace precbench

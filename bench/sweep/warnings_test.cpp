@@ -1,5 +1,5 @@
 // Selection of warnings that are printed at once, and that each is printed once per process.
-#include "bench/sweep/told_at_once.h"
+#include "bench/sweep/warnings.h"
 
 #include "bench/step/lost_files.h"
 #include "kernels/gpu/device_info.h"
@@ -9,26 +9,27 @@
 namespace precbench {
 namespace {
 
-TEST_CASE("told_at_once: returns warnings that affect the whole sweep and each kind once", "[told_at_once]") {
+TEST_CASE("immediate_warnings: returns warnings that affect the whole sweep and each kind once",
+          "[warnings]") {
   using Lines = std::vector<std::string>;
   const std::string overlap = "--eval-data: holds what --data holds",
                     driver = hopper_fallback_reason(90, false).value();
   Record record;
   record.warnings = {"--reshard auto: on"};
-  CHECK(told_at_once(record).empty());
+  CHECK(immediate_warnings(record).empty());
   record.warnings = {"--reshard auto: on", driver};
-  CHECK(told_at_once(record) == Lines{driver});
+  CHECK(immediate_warnings(record) == Lines{driver});
   const std::string build =
       "the checkpoint c/step-000003 was written by commit 0123abc, and this program is of commit 4567";
   record.warnings = {build};
-  CHECK(told_at_once(record) == Lines{build});
+  CHECK(immediate_warnings(record) == Lines{build});
   record.warnings = {driver, overlap};
-  CHECK(told_at_once(record) == Lines{overlap});
-  CHECK(told_at_once(record).empty());
+  CHECK(immediate_warnings(record) == Lines{overlap});
+  CHECK(immediate_warnings(record).empty());
 }
 
-TEST_CASE("told_at_once: each input file has its own warning, unless it was printed before",
-          "[told_at_once]") {
+TEST_CASE("immediate_warnings: each input file has its own warning, unless it was printed before",
+          "[warnings]") {
   using Lines = std::vector<std::string>;
   const std::string one = "--init-from: 1 tensor of a is not part of the model and was left out: b",
                     other = "--init-from: 1 tensor of c is not part of the model and was left out: d",
@@ -36,12 +37,12 @@ TEST_CASE("told_at_once: each input file has its own warning, unless it was prin
                         "uint16 tokens: the vocabulary has 151936 tokens, and e cannot hold ids above 65535";
   Record record;
   record.warnings = {one, other, narrow};
-  tell_once(other);
-  CHECK(told_at_once(record) == Lines{one, narrow});
-  CHECK(told_at_once(record).empty());
+  warn_once(other);
+  CHECK(immediate_warnings(record) == Lines{one, narrow});
+  CHECK(immediate_warnings(record).empty());
 }
 
-TEST_CASE("model_warnings: warnings of a model are returned once for all its cases", "[told_at_once]") {
+TEST_CASE("model_warnings: warnings of a model are returned once for all its cases", "[warnings]") {
   const TempDirectory folder;
   const std::string small =
       R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 96,
@@ -62,14 +63,14 @@ TEST_CASE("model_warnings: warnings of a model are returned once for all its cas
                                  "b: seq 256 is beyond the 64 positions that the model is made for"});
 }
 
-TEST_CASE("told_at_once: returns every lost file and each other kind once", "[told_at_once]") {
+TEST_CASE("immediate_warnings: returns every lost file and each other kind once", "[warnings]") {
   using Lines = std::vector<std::string>;
   const std::string lost = lost_file_warning("--save-final: a: cannot be written"),
                     read_again = "--data: 100 sequences of 32 tokens were read, and the data has 50";
   Record record;
   record.warnings = {read_again, lost};
-  CHECK(told_at_once(record) == Lines{lost, read_again});
-  CHECK(told_at_once(record) == Lines{lost});
+  CHECK(immediate_warnings(record) == Lines{lost, read_again});
+  CHECK(immediate_warnings(record) == Lines{lost});
 }
 
 }  // namespace

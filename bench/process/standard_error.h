@@ -8,11 +8,11 @@ namespace precbench {
 
 /// Prints one line with a newline, made `printable`: words of the user, of a file or of another process may
 /// contain terminal control sequences.
-void tell(std::string_view line);
+void log_line(std::string_view line);
 
 /// Prints text unchanged. Waits at most a second for a reader that has stopped reading, and not at all if it
 /// waited in vain for the previous text.
-void tell_raw(std::string_view text);
+void log_text(std::string_view text);
 
 /// Opens any closed descriptor of 0 to 2 on /dev/null in the wrong direction: no file of ours gets its
 /// number, and reads and writes still fail. Call it before anything else is opened.

@@ -1,5 +1,5 @@
-// Writes to standard error without exceptions and without blocking. See tell.h.
-#include "bench/process/tell.h"
+// Writes to standard error without exceptions and without blocking. See standard_error.h.
+#include "bench/process/standard_error.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -37,7 +37,7 @@ bool writable() {
 
 }  // namespace
 
-void tell_raw(std::string_view text) {
+void log_text(std::string_view text) {
   while (!text.empty() && writable()) {
     // A writable pipe accepts this many bytes at once.
     const ssize_t written = write(STDERR_FILENO, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
@@ -48,7 +48,7 @@ void tell_raw(std::string_view text) {
   }
 }
 
-void tell(std::string_view line) { tell_raw(printable(line) + '\n'); }
+void log_line(std::string_view line) { log_text(printable(line) + '\n'); }
 
 void keep_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {

@@ -11,18 +11,18 @@
 namespace precbench {
 
 /// Returns a warning for every file that could not be written, and for every input file that is not what the case
-/// takes it for (tensors left out, tokens of too few bits) unless tell_once() has printed it. Of each other kind
+/// takes it for (tensors left out, tokens of too few bits) unless warn_once() has printed it. Of each other kind
 /// (held-out text that was trained on, a checkpoint of another build, a driver without support for our kernels,
 /// values that could not be recorded, unreliable step times) returns only the first in this process.
-std::vector<std::string> told_at_once(const Record& record);
+std::vector<std::string> immediate_warnings(const Record& record);
 
 /// Prints a warning on standard error, after "precbench: ", unless this process has printed it.
-void tell_once(const std::string& warning);
+void warn_once(const std::string& warning);
 
 /// Returns Plan::model_warnings() of all cases, each line once, and for each model the position warning of
 /// its longest sequence. The records contain them too.
 std::vector<std::string> model_warnings(const std::vector<Plan>& grid);
 /// Prints them on standard error, a line each.
-void tell_model_warnings(const std::vector<Plan>& grid);
+void print_model_warnings(const std::vector<Plan>& grid);
 
 }  // namespace precbench
