@@ -1,5 +1,4 @@
 // Resolves a case into a plan: names are looked up, and words become enums.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "kernels/gpu/device_info.h"
 #include "models/config/hub_names.h"
 #include "models/data/documents.h"
+#include "results/record/provenance.h"
 
 namespace precbench {
 namespace {
@@ -200,7 +200,7 @@ std::vector<Plan> resolve(const std::vector<Case>& cases) {
 Record start_record(const Plan& plan) {
   Record record;
   record.id = plan.id;
-  record.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  record.created = utc_text(std::time(nullptr));
   record.case_fields = case_to_json(plan.fields);
   record.definition = definition_record(plan);
   return record;

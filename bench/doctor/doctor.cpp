@@ -1,7 +1,6 @@
 // The command `doctor`. See doctor.h.
 #include "bench/doctor/doctor.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "kernels/base/plural.h"
 #include "kernels/checks/check_collectives.h"
 #include "kernels/device/devices.h"
+#include "results/record/provenance.h"
 #include "results/text/lines.h"
 
 namespace precbench {
@@ -185,7 +185,7 @@ Diagnosis diagnose(const std::vector<Patient>& patients, const PathCheckOptions&
   for (const auto& [machine, findings] : by_machine) {
     Verification verification = read_verification(machine).value_or(Verification{});
     verification.machine = machine;
-    verification.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+    verification.created = utc_text(std::time(nullptr));
     verification.trusted = false;
     for (auto& [path, verdict] : verdicts_of(findings)) verification.paths[path] = std::move(verdict);
     try {

@@ -15,7 +15,7 @@
 #include "kernels/base/untrusted_input.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/state_formats.h"
-#include "results/record/printable.h"
+#include "results/record/provenance.h"
 #include "results/record/record_file.h"
 
 namespace precbench {
@@ -167,11 +167,10 @@ void Checkpoint::read_state(const std::string& path) {
 std::optional<std::string> Checkpoint::other_build_warning() const {
   const std::string here = build_info().commit;
   if (!git_ || here.empty() || *git_ == here) return std::nullopt;
-  constexpr std::size_t kShown = 12;
   return fmt::format(
       "the checkpoint {} was written by commit {}, and this program is of commit {}: the run is of both; "
       "--fresh starts it anew",
-      path_, printable(git_->substr(0, kShown)), here.substr(0, kShown));
+      path_, short_commit(*git_), short_commit(here));
 }
 
 void Checkpoint::read_checksums(const std::string& state) {

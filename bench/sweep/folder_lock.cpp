@@ -26,6 +26,7 @@
 #include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
+#include "results/record/provenance.h"
 
 namespace precbench {
 namespace {
@@ -78,15 +79,6 @@ std::string process_space() {
          fs::read_symlink("/proc/self/ns/pid", error).string();
 }
 
-std::string now_in_utc() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc = {};
-  gmtime_r(&now, &utc);
-  char text[32] = "";
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
-
 /// Content of .lock-owner.
 struct Owner {
   std::string host, space, start, since;
@@ -109,7 +101,7 @@ struct Owner {
 };
 
 Owner this_process() {
-  return {host_name(), process_space(), state_of(getpid()).start, now_in_utc(), getpid()};
+  return {host_name(), process_space(), state_of(getpid()).start, utc_text(std::time(nullptr)), getpid()};
 }
 
 /// Returns the owner; null if the file is gone or not readable as one, perhaps because it is being written.

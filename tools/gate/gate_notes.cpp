@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/base/plural.h"
+#include "results/record/provenance.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
 #include "tools/text/text.h"
@@ -15,13 +16,6 @@ namespace {
 
 /// Relative growth of an unjudged quantity from which it is noted.
 constexpr double kNoted = 0.1;
-
-/// Returns "0123abc", "0123abc with uncommitted changes", or "an unknown commit".
-std::string commit_of(const Environment& env) {
-  if (!env.git) return "an unknown commit";
-  constexpr std::size_t kShown = 12;
-  return env.git->substr(0, kShown) + (env.dirty.value_or(false) ? " with uncommitted changes" : "");
-}
 
 void note_texts(Distinct& notes, const std::string& name, const std::optional<std::string>& was,
                 const std::optional<std::string>& is) {
