@@ -7,8 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
-#include <ctime>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -24,7 +23,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "results/record/field_index.h"
-#include "results/record/printable.h"
+#include "results/record/provenance.h"
 #include "results/record/record_file.h"
 
 namespace precbench {
@@ -32,16 +31,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Environment of a case that would run now, by kind of device; cached because querying a GPU takes time.
-class Here {
+/// Keeps the local environment of each kind of device, because querying a GPU takes time.
+class KnownEnvironments {
  public:
+  explicit KnownEnvironments(const LocalEnvironment& local) : local_(local) {}
   const Environment& of(const std::string& device) {
     const auto [env, added] = known_.try_emplace(device);
-    if (added) env->second = describe_environment(openmp_threads(), is_gpu(device) ? 0 : -1, 1);
+    if (added) env->second = local_(device);
     return env->second;
   }
 
  private:
+  const LocalEnvironment& local_;
   std::map<std::string, Environment> known_;
 };
 
@@ -108,24 +109,10 @@ void report_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
         count_cases(again.size())));
 }
 
-/// Returns "commit 0123abc", with uncommitted changes if there were any; "an unknown commit".
-std::string commit_text(const Environment& env) {
-  constexpr std::size_t kShown = 12;
-  if (!env.git) return "an unknown commit";
-  return fmt::format("commit {}{}", printable(env.git->substr(0, kShown)),
-                     env.dirty.value_or(false) ? " with uncommitted changes" : "");
-}
-
 /// Returns the time at which this program's file was written, as in Record::created; "" if unknown.
 std::string build_time() {
   struct stat file {};
-  if (::stat("/proc/self/exe", &file) != 0) return "";
-  const std::time_t written = file.st_mtime;
-  std::tm utc{};
-  std::array<char, 32> text{};
-  if (!gmtime_r(&written, &utc) || std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc) == 0)
-    return "";
-  return text.data();
+  return ::stat("/proc/self/exe", &file) == 0 ? utc_text(file.st_mtime) : "";
 }
 
 /// Returns true if another build than this one made the row. Builds of one commit with uncommitted changes are told
@@ -133,7 +120,8 @@ std::string build_time() {
 bool other_build(const Record& row, const Environment& here) {
   if (!row.env.git) return false;
   if (row.env.git != here.git || row.env.dirty != here.dirty) return true;
-  return here.dirty.value_or(false) && row.created < build_time();
+  static const std::string built = build_time();
+  return here.dirty.value_or(false) && row.created < built;
 }
 
 /// Returns the sizes, by study, of the forks that older versions have made without writing down the settings' size.
@@ -172,6 +160,58 @@ bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases
   return moved;
 }
 
+/// Reasons for which a case runs again although it has a row.
+enum class Rerun : std::uint8_t { missing_output, unwritten_file, lost_process, lacked_memory, retried };
+
+std::optional<Rerun> rerun_reason(const Record& record, const Plan& plan, bool retry_failed) {
+  const bool ok = record.status == Status::ok;
+  if (ok && missing_output(plan)) return Rerun::missing_output;
+  // A file with the name of one that could not be written is from an older run. A case that could not write a
+  // checkpoint is a failed one.
+  if ((ok ? !plan.fields.save_final.empty() : is_failure(record.status)) && !lost_files(record).empty())
+    return Rerun::unwritten_file;
+  if (lost_a_process(record)) return Rerun::lost_process;
+  if (lacked_memory_beside_others(record)) return Rerun::lacked_memory;
+  if (retry_failed && is_failure(record.status)) return Rerun::retried;
+  return std::nullopt;
+}
+
+/// What a user should know about the rows of earlier starts.
+struct RowNotes {
+  std::map<Rerun, std::size_t> reruns;          ///< number of rows to be replaced
+  std::map<std::string, std::string> machines;  ///< by id, of rows that were made on another machine
+  std::map<std::string, std::size_t> hosts;     ///< number of rows that count although made on another host
+  std::map<std::string, std::size_t>
+      commits;              ///< of those that count although another build may have made them
+  std::string commit_here;  ///< of this build, if there are any of another one
+};
+
+/// Prints the notes, a line for each kind. `rows`: those that count.
+void print_notes(const RowNotes& notes, const Rows& rows) {
+  static const std::map<Rerun, const char*> kReruns = {
+      {Rerun::unwritten_file, "could not write all files"},
+      {Rerun::lost_process, "lost a process of the sweep"},
+      {Rerun::lacked_memory,
+       "ran out of GPU memory although the predicted peak fits (other processes may have held the rest)"}};
+  for (const auto& [reason, text] : kReruns)
+    if (const auto found = notes.reruns.find(reason); found != notes.reruns.end())
+      log_line(fmt::format("{} {}, and {} run again", count_cases(found->second), text,
+                           found->second == 1 ? "is" : "are"));
+  std::map<std::string, std::size_t> elsewhere;  // cases by machine
+  for (const auto& [id, machine] : notes.machines)
+    if (!rows.count(id)) ++elsewhere[machine];
+  for (const auto& [machine, count] : elsewhere)
+    log_line(fmt::format("{} finished on another machine, {}; run again here; both rows are kept",
+                         count_cases(count), machine));
+  for (const auto& [host, count] : notes.hosts)
+    log_line(fmt::format("{} finished on {}, another host of the same kind; --fresh runs it here",
+                         count_cases(count), host));
+  for (const auto& [commit, count] : notes.commits)
+    log_line(
+        fmt::format("{} finished by a build of commit {}, and this is a build of {}; --fresh measures anew",
+                    count_cases(count), commit, notes.commit_here));
+}
+
 }  // namespace
 
 bool lost_a_process(const Record& record) {
@@ -186,23 +226,22 @@ bool lacked_memory_beside_others(const Record& record) {
              kOwnShare * static_cast<double>(*record.env.gpu->memory);
 }
 
-Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed) {
+Environment local_environment(const std::string& device) {
+  return describe_environment(openmp_threads(), is_gpu(device) ? 0 : -1, 1);
+}
+
+Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed,
+                        const LocalEnvironment& local) {
   RecordSet set = read_records({path});
   for (const std::string& problem : set.problems) log_line(problem);
   report_older_rows(set, grid);
   std::map<std::string, const Plan*> cases;
   for (const Plan& plan : grid) cases[plan.id] = &plan;
   const bool moved = move_places(set, cases);
-  Here here;
+  KnownEnvironments here(local);
   Rows rows;
+  RowNotes notes;
   std::set<std::size_t> dropped;
-  std::map<std::string, std::string> machines;  // by id, for rows made on another machine
-  std::size_t left_alone = 0;                   // rows of cases that lost a process
-  std::size_t crowded = 0;                      // rows of cases that lacked memory beside others
-  std::map<std::string, std::size_t> hosts;  // number of rows that count although made on another host
-  std::map<std::string, std::size_t>
-      commits;  // and of those that count although another build may have made them
-  std::string commit_here;
   for (std::size_t i = 0; i < set.records.size(); ++i) {
     const Record& record = set.records[i].record;
     const Environment& env = set.records[i].env();
@@ -211,54 +250,29 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
       rows[record.id] = record.status;
       continue;
     }
-    const Environment& now = here.of(wanted->second->fields.device);
+    const Plan& plan = *wanted->second;
+    const Environment& now = here.of(plan.fields.device);
     const bool knows_machine = env.gpu || env.cpu;
     if (knows_machine && machine_of(env) != machine_of(now)) {
-      machines[record.id] = machine_of(env);
+      notes.machines[record.id] = machine_of(env);
       continue;
     }
-    const auto missing = record.status == Status::ok ? missing_output(*wanted->second) : std::nullopt;
-    if (missing) log_line(*missing + " is missing: its finished case is run again");
-    // A file with the name of one that could not be written is from an older run. A case that could not write a
-    // checkpoint is a failed one.
-    const bool lost = !lost_files(record).empty() &&
-                      (record.status == Status::ok ? !wanted->second->fields.save_final.empty()
-                                                   : is_failure(record.status));
-    if (lost && !missing) log_line("a case could not write its files, and is run again");
-    const bool alone = lost_a_process(record);
-    left_alone += alone ? 1 : 0;
-    const bool crowded_out = lacked_memory_beside_others(record);
-    crowded += crowded_out ? 1 : 0;
-    if (lost || missing || alone || crowded_out || (retry_failed && is_failure(record.status))) {
+    if (const auto reason = rerun_reason(record, plan, retry_failed)) {
+      if (*reason == Rerun::missing_output)
+        log_line(missing_output(plan).value_or("") + " is missing: its finished case is run again");
+      ++notes.reruns[*reason];
       dropped.insert(i);
       continue;
     }
     rows[record.id] = record.status;
-    if (env.host && env.host != now.host) ++hosts[*env.host];
-    if (record.status == Status::ok && other_build(record, now))
-      ++commits[commit_text(env)], commit_here = commit_text(now);
+    if (env.host && env.host != now.host) ++notes.hosts[*env.host];
+    if (record.status == Status::ok && other_build(record, now)) {
+      ++notes.commits[commit_of(env)];
+      notes.commit_here = (now.git ? "commit " : "") + commit_of(now);
+    }
   }
   if (moved || !dropped.empty()) rewrite_without(dropped, set.records, path);
-  if (left_alone > 0)
-    log_line(fmt::format("{} lost a process of the sweep, and {} run again", count_cases(left_alone),
-                         left_alone == 1 ? "is" : "are"));
-
-  if (crowded > 0)
-    log_line(fmt::format("{} found the GPU's memory taken by other processes, and {} run again",
-                         count_cases(crowded), crowded == 1 ? "is" : "are"));
-
-  std::map<std::string, std::size_t> elsewhere;  // cases by machine
-  for (const auto& [id, machine] : machines)
-    if (!rows.count(id)) ++elsewhere[machine];
-  for (const auto& [machine, count] : elsewhere)
-    log_line(fmt::format("{} finished on another machine, {}; run again here; both rows are kept",
-                         count_cases(count), machine));
-  for (const auto& [host, count] : hosts)
-    log_line(fmt::format("{} finished on {}, another host of the same kind; --fresh runs it here",
-                         count_cases(count), host));
-  for (const auto& [commit, count] : commits)
-    log_line(fmt::format("{} finished by a build of {}, and this is a build of {}; --fresh measures anew",
-                         count_cases(count), commit, commit_here));
+  print_notes(notes, rows);
   return rows;
 }
 

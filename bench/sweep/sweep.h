@@ -5,8 +5,9 @@
 // results, and crashed or timeout would most likely repeat (--retry-failed runs those two again). A row of
 // another kind of machine (another GPU or CPU model) is kept but does not count; one of another host of the
 // same kind counts, and a message says so. A row does not count either if the weights that its case was to
-// save are missing or could not be written, or if its case lost a process of the sweep. Cases in flight when a
-// sweep is killed have no row and run again. A child that is killed from outside runs a second time at once.
+// save are missing or could not be written, if its case lost a process of the sweep, or if it was oom on a GPU that
+// its predicted peak fits. Cases in flight when a sweep is killed have no row and run again. A child that is killed
+// from outside runs a second time at once.
 //
 // An interleaved sweep keeps the first run of a case in DIR/records.jsonl.first-runs until the second run has
 // completed the row. When started again, it continues with the missing run.

@@ -398,7 +398,7 @@ TEST_CASE("run_sweep: a row that says that a process or a checkpoint was lost do
   CHECK(exit_status(pid) == kSweepFailures);  // of the third, which counts
   CHECK(
       file_text(directory / "said") ==
-      "a case could not write its files, and is run again\n1 case lost a process of the sweep, and is run again\n");
+      "1 case could not write all files, and is run again\n1 case lost a process of the sweep, and is run again\n");
   auto now = rows_by_seed(options);
   CHECK(now.size() == 3);
   CHECK(now[kFine].status == Status::ok);
@@ -421,6 +421,41 @@ TEST_CASE("lacked_memory_beside_others: only what would fit an empty GPU", "[swe
   record.memory->predicted->peak = 1;
   record.status = Status::ok;
   CHECK_FALSE(lacked_memory_beside_others(record));
+}
+
+TEST_CASE(
+    "read_finished_rows: a case that lacked memory beside others runs again, one that needs it all does not",
+    "[sweep]") {
+  const TempDirectory directory;
+  const std::string path = directory / "records.jsonl";
+  const std::vector<Plan> grid = resolve(fine_cases(3));
+  Environment here;
+  here.gpu = GpuRecord{"NVIDIA H200", "9.0", 100'000'000'000, "580", "GPU-1", true, 700.0, std::nullopt};
+  const std::vector<std::optional<std::int64_t>> peaks = {50'000'000'000, 95'000'000'000, std::nullopt};
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    Record row = failed_record(grid[i], Status::oom, "out of memory");
+    row.env = here;
+    if (peaks[i]) {
+      row.memory = Memory{};
+      row.memory->predicted = MemorySegments{};
+      row.memory->predicted->peak = *peaks[i];
+    }
+    append_record(path, row);
+  }
+  const pid_t pid = in_background([&] {
+    errors_to(directory / "said");
+    const Rows rows = read_finished_rows(path, grid, false, [&](const std::string&) { return here; });
+    return rows.size() == 2 && !rows.contains(grid[0].id) ? 0 : 1;
+  });
+  CHECK(exit_status(pid) == 0);
+  CHECK(
+      file_text(directory / "said") ==
+      "1 case ran out of GPU memory although the predicted peak fits (other processes may have held the rest), and "
+      "is run again\n");
+  const RecordSet left = read_records({path});
+  REQUIRE(left.records.size() == 2);
+  CHECK(left.records[0].record.id == grid[1].id);
+  CHECK(left.records[1].record.id == grid[2].id);
 }
 
 TEST_CASE("run_sweep: a case that is killed from outside once runs again", "[sweep]") {
