@@ -18,6 +18,7 @@
 #include "bench/sweep/disk_space.h"
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/near_words.h"
 #include "kernels/base/plural.h"
 #include "kernels/gpu/device_info.h"
 #include "results/record/study_place.h"
@@ -40,14 +41,6 @@ void print_cells(const std::vector<StudyCase>& cases, const Screen& screen) {
                                     one.fields.fidelity_batches == 1 ? "batch" : "batches"),
                         one.fields.batch * one.fields.seq * one.fields.accumulation * one.fields.gpus),
                     screen));
-}
-
-/// Returns a list such as "50, 100 or 200".
-std::string words_with_or(const std::vector<std::int64_t>& numbers) {
-  std::string words;
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    words += fmt::format("{}{}", i == 0 ? "" : i + 1 == numbers.size() ? " or " : ", ", numbers[i]);
-  return words;
 }
 
 }  // namespace
@@ -136,12 +129,13 @@ void print_plan_json(const std::vector<PlannedPart>& parts, const Concurrency& c
 std::string head_of(const StudySettings& settings, const std::vector<std::string>& models,
                     const std::vector<Plan>& trunks, const Concurrency& concurrency, const std::string& out) {
   double bytes = 0;
-  const std::vector<std::int64_t> ages = settings.kept_ages();
+  std::vector<std::string> ages;
+  for (const std::int64_t age : settings.kept_ages()) ages.push_back(std::to_string(age));
   for (const Plan& trunk : trunks)
     bytes += static_cast<double>(missing_checkpoint_bytes(trunk, Earlier::moved_aside));
   const std::string when =
       settings.steady
-          ? fmt::format("{} of BF16, the first from which its loss is steady", words_with_or(ages))
+          ? fmt::format("{} of BF16, the first from which its loss is steady", joined_with_or(ages))
           : fmt::format("{}", fmt::join(ages, ", "));
   return fmt::format(
       "study of {} on {}: {}, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "bench/case/trained_text.h"
 #include "bench/cli/cli.h"
@@ -260,10 +261,17 @@ namespace {
 struct StudyRun {
   const StudySettings& settings;
   const std::vector<StudyPlan>& models;
+  const std::vector<Plan>& trunks;  ///< of all models, each's one after the other
   std::string out;
   SweepOptions options;
 
   std::string records() const { return out + "/records.jsonl"; }
+  /// Number of trunks of each model.
+  std::size_t each() const { return trunks.size() / models.size(); }
+  std::vector<Plan> trunks_of(std::size_t model) const {
+    const auto begin = trunks.begin() + static_cast<std::ptrdiff_t>(model * each());
+    return {begin, begin + static_cast<std::ptrdiff_t>(each())};
+  }
 };
 
 /// A trunk with its forks. Those of a settled trunk all have rows, so it needs no state any more.
@@ -284,21 +292,19 @@ std::vector<std::vector<StudyCase>> forks_by_trunk(const StudyPlan& model, const
 
 /// Returns the trunks of all models. A trunk whose states are gone is settled if all its forks are finished: they
 /// have been removed after the forks, by this program or by the user.
-std::vector<TrunkWork> work_of(const StudyRun& run, const std::vector<Plan>& trunks) {
+std::vector<TrunkWork> work_of(const StudyRun& run) {
   std::vector<TrunkWork> work;
-  for (const Plan& trunk : trunks) work.push_back({trunk, {}, false});
-  if (run.options.fresh || std::all_of(trunks.begin(), trunks.end(), has_states)) return work;
+  for (const Plan& trunk : run.trunks) work.push_back({trunk, {}, false});
+  if (run.options.fresh || std::all_of(run.trunks.begin(), run.trunks.end(), has_states)) return work;
   const std::map<std::string, std::uint64_t> known = fingerprints_in_rows(run.records());
   if (known.empty()) return work;
-  const std::size_t each = trunks.size() / run.models.size();
   for (std::size_t m = 0; m < run.models.size(); ++m) {
-    const auto begin = trunks.begin() + static_cast<std::ptrdiff_t>(m * each);
-    const std::vector<Plan> own(begin, begin + static_cast<std::ptrdiff_t>(each));
+    const std::vector<Plan> own = run.trunks_of(m);
     // Without the rows of all trunks the forks' age may not be known.
     if (run.settings.steady && unfinished_trunk_reason(run.records(), own)) continue;
     const auto forks = forks_by_trunk(run.models[m], own, fork_ages(run.settings, run.records(), own));
     for (std::size_t i = 0; i < own.size(); ++i) {
-      TrunkWork& one = work[m * each + i];
+      TrunkWork& one = work[m * run.each() + i];
       if (has_states(own[i]) || unfinished_trunk_reason(run.records(), {own[i]})) continue;
       one.forks = resolve_forks(forks[i], known);
       one.settled = all_finished(one.forks, run.options);
@@ -348,18 +354,16 @@ std::optional<int> run_trunks(const StudyRun& run, const std::vector<Plan>& trun
 int run_all_trunks(const StudyRun& run, const std::vector<TrunkWork>& work) {
   int worst = kSweepDone;
   if (const auto end = run_trunks(run, unsettled(work), worst)) return *end;
-  const std::size_t each = work.size() / run.models.size();
   std::vector<Plan> forks, to_check;
   for (std::size_t m = 0; m < run.models.size(); ++m) {
-    std::vector<Plan> own;
-    for (std::size_t i = 0; i < each; ++i) own.push_back(work[m * each + i].trunk);
-    const bool settled = std::all_of(work.begin() + static_cast<std::ptrdiff_t>(m * each),
-                                     work.begin() + static_cast<std::ptrdiff_t>((m + 1) * each),
-                                     [](const TrunkWork& one) { return one.settled; });
+    const std::span<const TrunkWork> of_model(work.data() + m * run.each(), run.each());
     std::vector<std::vector<StudyCase>> cases;
-    if (!settled) cases = forks_by_trunk(run.models[m], own, fork_ages(run.settings, run.records(), own));
-    for (std::size_t i = 0; i < each; ++i) {
-      const TrunkWork& one = work[m * each + i];
+    if (!std::all_of(of_model.begin(), of_model.end(), [](const TrunkWork& one) { return one.settled; })) {
+      const std::vector<Plan> own = run.trunks_of(m);
+      cases = forks_by_trunk(run.models[m], own, fork_ages(run.settings, run.records(), own));
+    }
+    for (std::size_t i = 0; i < of_model.size(); ++i) {
+      const TrunkWork& one = of_model[i];
       const std::vector<Plan> plans = one.settled ? one.forks : resolve(cases[i]);
       if (!one.settled) append(to_check, plans);
       append(forks, plans);
@@ -372,14 +376,12 @@ int run_all_trunks(const StudyRun& run, const std::vector<TrunkWork>& work) {
 /// Runs a trunk and its forks, removes its states, and goes on with the next one.
 int run_one_by_one(const StudyRun& run, const std::vector<TrunkWork>& work) {
   int worst = kSweepDone;
-  const std::size_t each = work.size() / run.models.size();
+  const ForkAges ages = {run.settings.kept_ages(), {}};
   for (const std::size_t k : unsettled_order(work)) {
-    const StudyPlan& model = run.models[k / each];
+    const std::size_t m = k / run.each();
     if (const auto end = run_trunks(run, {work[k].trunk}, worst)) return *end;
-    std::vector<Plan> own;
-    for (std::size_t i = 0; i < each; ++i) own.push_back(work[k / each * each + i].trunk);
-    const std::vector<std::int64_t> ages = run.settings.kept_ages();
-    const std::vector<Plan> forks = resolve(forks_by_trunk(model, own, {ages, {}})[k % each]);
+    const std::vector<Plan> forks =
+        resolve(forks_by_trunk(run.models[m], run.trunks_of(m), ages)[k % run.each()]);
     check_files(forks);
     const int status = run_sweep(forks, run.options);
     if (status == kSweepInterrupted) return status;
@@ -431,7 +433,7 @@ int study(const StudyCommand& command) {
   const std::vector<PlannedPart> parts = parts_of(all, pace, concurrency);
   const std::string head = head_of(settings, models_of(settings), trunks, concurrency, out);
   command.json ? print_plan_json(parts, concurrency, head) : print_plan(all, parts, head);
-  StudyRun run{settings, models, out, options};
+  StudyRun run{settings, models, trunks, out, options};
   if (command.dry_run) {
     if (const TrunkSpace space = space_for(run, trunks); !space.note.empty())
       log_line("precbench: " + space.note);
@@ -439,7 +441,7 @@ int study(const StudyCommand& command) {
   }
 
   std::for_each(trunks.begin(), trunks.end(), finish_removal);
-  const std::vector<TrunkWork> work = work_of(run, trunks);
+  const std::vector<TrunkWork> work = work_of(run);
   const TrunkSpace space = space_for(run, unsettled(work));
   if (!space.fits) throw InvalidInput(space.note);
   if (!space.note.empty()) log_line("precbench: " + space.note);

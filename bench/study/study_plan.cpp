@@ -252,26 +252,24 @@ bool StudyPlan::compares_gradients(const Variant& variant) const {
 
 std::string StudyPlan::readings_of(const Variant& variant) const {
   if (settings_.readings == Readings::none || fork_base_.eval_data.empty()) return "";
-  std::vector<std::string> names;
-  const auto add = [&](const std::string& recipe) {
-    Case c = fork_base_;
-    c.recipe = variant.recipe;
-    const Plan run = resolve(c);
-    c.eval_recipes = recipe;
-    for (const ConvertedLayers& reading : resolve(c).readings)
-      if (!reading_unsupported_reason(run, reading) && run.parameters.expert_ranks == 1)
-        names.push_back(recipe);
-  };
+  Case c = fork_base_;
+  c.recipe = variant.recipe;
+  const Plan run = resolve(c);
+  if (run.parameters.expert_ranks > 1) return "";
   const bool all = settings_.readings == Readings::all || variant.recipe == kReference;
-  for (const Variant& other : variants_)
-    if (other.recipe == variant.recipe || (all && other.asked)) add(other.recipe);
+  std::vector<std::string> names;
+  for (const Variant& other : variants_) {
+    if (other.recipe != variant.recipe && !(all && other.asked)) continue;
+    c.eval_recipes = other.recipe;
+    for (const ConvertedLayers& reading : resolve(c).readings)  // none for BF16, in which every fork is read
+      if (!reading_unsupported_reason(run, reading)) names.push_back(other.recipe);
+  }
   return fmt::format("{}", fmt::join(names, ","));
 }
 
 void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, const ForkAges& ages,
+                          const std::map<std::string, std::string>& readings,
                           std::vector<StudyCase>& cases) const {
-  std::map<std::string, std::string> readings;  // by recipe
-  for (const Variant& variant : variants_) readings[variant.recipe] = readings_of(variant);
   for (const std::int64_t age : ages.ages)
     for (std::int64_t seed = 1; seed <= settings_.seeds; ++seed)
       for (const Variant& variant : variants_) {
@@ -336,9 +334,12 @@ std::vector<StudyCase> StudyPlan::forks(const std::vector<Plan>& trunks) const {
 
 std::vector<StudyCase> StudyPlan::forks(const std::vector<Plan>& trunks, const ForkAges& ages) const {
   std::vector<StudyCase> cases;
+  std::map<std::string, std::string> readings;
+  if (!settings_.sensitivity_only)
+    for (const Variant& variant : variants_) readings[variant.recipe] = readings_of(variant);
   for (std::size_t i = 0; i < trunks.size(); ++i) {
     const auto number = static_cast<std::int64_t>(i) + 1;
-    if (!settings_.sensitivity_only) add_forks(trunks[i], number, ages, cases);
+    if (!settings_.sensitivity_only) add_forks(trunks[i], number, ages, readings, cases);
     if (number > settings_.ladder_trunks) continue;
     if (!settings_.sensitivity_only) add_ladders(trunks[i], number, ages, cases);
     add_sensitivity(trunks[i], number, ages, cases);

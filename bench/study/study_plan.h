@@ -68,12 +68,13 @@ class StudyPlan {
   void make_rungs();
   StudyCase fork(const std::string& checkpoint, StudyPart part, std::int64_t trunk, std::int64_t age,
                  std::int64_t seed, const Variant& variant) const;
-  /// True if its forks compare gradients: the settings ask for it and the recipe supports it.
   /// Returns the recipes in which the last weights of a variant's forks are read, as --eval-recipes has them.
   std::string readings_of(const Variant& variant) const;
+  /// True if its forks compare gradients: the settings ask for it and the recipe supports it.
   bool compares_gradients(const Variant& variant) const;
+  /// `readings`: readings_of() the variants, by recipe.
   void add_forks(const Plan& trunk, std::int64_t number, const ForkAges& ages,
-                 std::vector<StudyCase>& cases) const;
+                 const std::map<std::string, std::string>& readings, std::vector<StudyCase>& cases) const;
   void add_ladders(const Plan& trunk, std::int64_t number, const ForkAges& ages,
                    std::vector<StudyCase>& cases) const;
   void add_sensitivity(const Plan& trunk, std::int64_t number, const ForkAges& ages,

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "bench/process/standard_error.h"
 #include "bench/step/checkpoint.h"
+#include "kernels/base/error_text.h"
 #include "results/record/record_file.h"
 
 namespace precbench {
@@ -32,15 +35,13 @@ std::int64_t least_for_one_trunk(const std::vector<Plan>& trunks, Earlier earlie
   return least;
 }
 
-std::optional<std::uint64_t> hex_number(const std::string& text) {
+/// Parses a fingerprint as records have it: 16 hex digits.
+std::optional<std::uint64_t> parse_fingerprint(const std::string& text) {
+  constexpr std::size_t kDigits = 16;
+  const char* const end = text.data() + text.size();
   std::uint64_t value = 0;
-  if (text.size() != 16) return std::nullopt;
-  for (const char c : text) {
-    const auto digit = std::string("0123456789abcdef").find(c);
-    if (digit == std::string::npos) return std::nullopt;
-    value = value * 16 + digit;
-  }
-  return value;
+  const bool whole = std::from_chars(text.data(), end, value, 16) == std::from_chars_result{end, std::errc()};
+  return whole && text.size() == kDigits ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
@@ -60,7 +61,7 @@ TrunkSpace plan_trunk_space(const std::vector<Plan>& trunks, const std::string& 
         fmt::format(
             "--out: {}, which must be there together to find the age from which the loss is steady; make "
             "room, choose another folder, or give the age ([trunk] ages = [60]): then one trunk at a time "
-            "can do",
+            "may fit",
             shortage),
         false};
   const std::int64_t one = least_for_one_trunk(trunks, earlier);
@@ -95,7 +96,7 @@ std::map<std::string, std::uint64_t> fingerprints_in_rows(const std::string& rec
     if (!path || !path->is_string() || fingerprint == record.definition->init->end() ||
         !fingerprint->is_string())
       continue;
-    if (const auto number = hex_number(fingerprint->get<std::string>()))
+    if (const auto number = parse_fingerprint(fingerprint->get<std::string>()))
       known[path->get<std::string>()] = *number;
   }
   return known;
@@ -117,7 +118,7 @@ void remove_states(const Plan& trunk) {
   std::error_code error;
   const std::string folder = checkpoint_folder(trunk);
   fs::rename(folder, folder + kRemoved, error);
-  if (error) log_line(fmt::format("precbench: cannot remove {}: {}", folder, error.message()));
+  if (error) log_line(fmt::format("precbench: cannot remove {}: {}", folder, error_text(error)));
   finish_removal(trunk);
 }
 
@@ -125,7 +126,7 @@ void finish_removal(const Plan& trunk) {
   std::error_code error;
   const std::string folder = checkpoint_folder(trunk) + kRemoved;
   fs::remove_all(folder, error);
-  if (error) log_line(fmt::format("precbench: cannot remove {}: {}", folder, error.message()));
+  if (error) log_line(fmt::format("precbench: cannot remove {}: {}", folder, error_text(error)));
 }
 
 }  // namespace precbench
