@@ -168,6 +168,13 @@ TEST_CASE("sweep: a raised number of steps starts anew beside its checkpoints, a
                  "--fork-from continues from a checkpoint as a case of its own\n") == 1);
   CHECK(count_of(said("4,6"), "starts anew") == 0);
   CHECK(count_of(said("8 --lr 1e-2"), "starts anew") == 0);  // other work
+  namespace fs = std::filesystem;
+  std::vector<fs::path> folders;
+  for (const auto& entry : fs::directory_iterator(directory / "out/checkpoints"))
+    folders.push_back(entry.path());
+  REQUIRE(folders.size() == 3);
+  for (const fs::path& folder : folders) fs::rename(folder, folder.string() + "-kept");
+  CHECK(count_of(said("8"), "starts anew") == 0);
 }
 
 TEST_CASE("study: adapters beside a random model are doubted", "[cli][lora]") {

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "bench/case/case_limits.h"
 #include "bench/case/trained_text.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/checkpoint_files.h"
@@ -107,17 +108,20 @@ StepsOfCases steps_of_cases(const std::string& folder) {
     try {
       const std::string state = (fs::path(checkpoints.rbegin()->second) / kStateFile).string();
       const auto json = parse_untrusted<Json>(read_regular_file(state, kRecordLimits.bytes), kRecordLimits);
-      const Json steps = json.value(Json::json_pointer("/case/steps"), Json()), id = json.value("id", Json());
-      if (steps.is_number_integer() && id.is_string())
-        found[id.get<std::string>()] = steps.get<std::int64_t>();
+      const Json id = json.value("id", Json());
+      if (id != entry->path().filename().string()) continue;  // renamed by the user
+      const Json steps = json.value(Json::json_pointer("/case/steps"), Json());
+      if (!steps.is_number_integer()) continue;
+      const auto number = steps.get<std::int64_t>();
+      if (number >= 1 && number <= kMaxSteps) found[id.get<std::string>()] = number;
     } catch (const InvalidInput&) {  // a damaged one is nobody's
     }
   }
   return found;
 }
 
-/// Prints that a case starts anew beside the checkpoints of the same work with another number of steps, from which a
-/// user who has raised --steps may expect it to go on.
+/// Warns of cases that start anew beside the checkpoints of the same work with another number of steps: a user who has
+/// raised --steps may expect them to go on.
 void warn_of_other_steps(const std::vector<Plan>& cases) {
   std::set<std::string> ids;
   for (const Plan& plan : cases) ids.insert(plan.id);
@@ -127,13 +131,16 @@ void warn_of_other_steps(const std::vector<Plan>& cases) {
     if (!writes_checkpoints(plan.fields) || folder.empty() ||
         !checkpoints_in(checkpoint_folder(plan)).empty())
       continue;
-    const auto [others, added] = folders.try_emplace(folder);
-    if (added) others->second = steps_of_cases(folder);
-    for (const auto& [id, steps] : others->second) {
-      if (ids.count(id) || steps == plan.fields.steps) continue;
+    const auto [there, added] = folders.try_emplace(folder);
+    if (added) there->second = steps_of_cases(folder);
+    std::set<std::int64_t> others;
+    for (const auto& [id, steps] : there->second)
+      if (steps != plan.fields.steps) others.insert(steps);
+    for (const std::int64_t steps : others) {
       Case same = plan.fields;
       same.steps = steps;
-      if (resolve(same, Refusals::kept).id != id) continue;
+      const std::string id = resolve(same, Refusals::kept).id;
+      if (ids.contains(id) || !there->second.contains(id)) continue;
       const std::string last = checkpoints_in((fs::path(folder) / id).string()).rbegin()->second;
       warn_once(fmt::format(
           "--steps {}: starts anew, though {} has the same case with --steps {}: the number of steps is part of a "
