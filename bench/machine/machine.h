@@ -70,13 +70,12 @@ std::int64_t usable_bytes(const Machine& machine);
 /// Returns the embedded machines; boards of one GPU model follow each other, the most common first.
 const std::vector<Machine>& machine_presets();
 
-/// Returns a preset by its name, one of its other names or words of its driver's name in any letter case
-/// ("h200", "gb200", "H100 PCIe"), or the machine of a file (a path that ends in ".json"). Throws InvalidInput
-/// that starts with `flag` and names the known presets, or the file and its bad key.
+/// Returns a preset as find_preset_machine() does (machine_names.h), or the machine of a file (a path that ends in
+/// ".json"). Throws InvalidInput that starts with `flag` and names the known presets, or the file and its bad key.
 Machine find_machine(const std::string& name_or_path, const std::string& flag = "--on");
 
-/// Returns the preset of a GPU by the exact name that its driver reports; null if there is none.
-const Machine* find_machine_of_gpu(const std::string& driver_name);
+/// Returns the preset of a GPU by its exact name (gpu_name_of() in machine_names.h); null if there is none.
+const Machine* find_machine_of_gpu(const std::string& name);
 
 /// Parses a machine file. Throws InvalidInput that starts with `where` and names an unknown key, a missing
 /// peak or a number out of range.

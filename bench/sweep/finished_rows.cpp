@@ -138,8 +138,8 @@ std::map<std::string, StudySize> unwritten_sizes(const RecordSet& set) {
   return sizes;
 }
 
-/// Gives rows their current place in the study: a newly requested recipe may already have rows as a control. A fork keeps
-/// the sizes that its study had before. Returns true if any has changed.
+/// Gives rows their current place in the study: a newly requested recipe may already have rows as a control. A fork
+/// keeps the sizes that its study had before. Returns true if any has changed.
 bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases) {
   bool moved = false;
   const std::map<std::string, StudySize> unwritten = unwritten_sizes(set);

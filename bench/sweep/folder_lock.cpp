@@ -43,10 +43,12 @@ constexpr std::size_t kLongestOwner = 4096;
 
 bool refuses_flock(int error) { return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
 
-[[noreturn]] void is_locked(const std::string& folder, const std::string& by = "",
-                            const std::string& more = "") {
-  throw InvalidInput(fmt::format(
-      "--out: another sweep{} is writing to {}; wait for it or choose another folder{}", by, folder, more));
+/// `owner`: " (process ...)", if it is known. `remedy`: "; ...", if there is another one than those for every folder.
+[[noreturn]] void refuse_locked(const std::string& folder, const std::string& owner = "",
+                                const std::string& remedy = "") {
+  throw InvalidInput(
+      fmt::format("--out: another sweep{} is writing to {}; wait for it or choose another folder{}", owner,
+                  folder, remedy));
 }
 
 std::string first_line_of(const std::string& path) {
@@ -62,7 +64,7 @@ struct ProcessState {
   std::string start;  ///< clock ticks since the boot
 };
 
-ProcessState state_of(pid_t pid) {
+ProcessState process_state(pid_t pid) {
   const std::string stat = first_line_of(fmt::format("/proc/{}/stat", pid));
   const std::size_t name_end = stat.rfind(')');  // the name may contain anything
   if (name_end == std::string::npos) return {};
@@ -91,7 +93,7 @@ struct Owner {
   bool is_dead() const {
     if (!is_here() || pid <= 0) return false;
     if (kill(pid, 0) != 0 && errno == ESRCH) return true;
-    const ProcessState now = state_of(pid);
+    const ProcessState now = process_state(pid);
     return now.state == "Z" || now.state == "X" || (!now.start.empty() && now.start != start);
   }
   std::string text() const {
@@ -101,7 +103,8 @@ struct Owner {
 };
 
 Owner this_process() {
-  return {host_name(), process_space(), state_of(getpid()).start, utc_text(std::time(nullptr)), getpid()};
+  return {host_name(), process_space(), process_state(getpid()).start, utc_text(std::time(nullptr)),
+          getpid()};
 }
 
 /// Returns the owner; null if the file is gone or not readable as one, perhaps because it is being written.
@@ -165,22 +168,22 @@ void become_owner(const std::string& folder, const std::string& path) {
     }
     if (Clock::now() < end) continue;
     if (!other)
-      is_locked(folder, "", fmt::format("; if none is, remove {}, which does not name a process", path));
+      refuse_locked(folder, "", fmt::format("; if none is, remove {}, which does not name a process", path));
     const std::string who =
         fmt::format(" (process {} on {}, since {})", other->pid, other->host, other->since);
     if (other->is_dead())  // and another process has been taking over for all this time
-      is_locked(folder, who, fmt::format("; it has ended: remove {0} and {0}.takeover", path));
-    if (other->is_here()) is_locked(folder, who);
-    is_locked(folder, who, fmt::format("; if that process has ended, remove {}", path));
+      refuse_locked(folder, who, fmt::format("; it has ended: remove {0} and {0}.takeover", path));
+    if (other->is_here()) refuse_locked(folder, who);
+    refuse_locked(folder, who, fmt::format("; if that process has ended, remove {}", path));
   }
 }
 
-/// Says once per folder why there is no flock.
+/// Warns once per folder that flock does not work there, and why.
 void warn_without_flock(const std::string& folder, int error) {
   static std::mutex mutex;
-  static std::set<std::string> told;
+  static std::set<std::string> warned;
   const std::lock_guard guard(mutex);
-  if (told.insert(folder).second)
+  if (warned.insert(folder).second)
     log_line(fmt::format(
         "precbench: {}: its file system does not lock files ({}); the file .lock-owner there keeps other "
         "sweeps out instead",
@@ -206,7 +209,7 @@ FolderLock::FolderLock(const std::string& folder, Flock flock) {
   }
   if (error == 0) return;
   try {
-    if (error == EWOULDBLOCK) is_locked(folder);
+    if (error == EWOULDBLOCK) refuse_locked(folder);
     if (!refuses_flock(error))
       throw InvalidInput(fmt::format("--out: cannot lock {}: {}", lock, error_text(error)));
     warn_without_flock(folder, error);
@@ -220,7 +223,7 @@ FolderLock::FolderLock(const std::string& folder, Flock flock) {
 }
 
 FolderLock::~FolderLock() {
-  // Somebody may have removed the file by hand, and another process have made its own.
+  // A user may have removed the file, so that it is another process's by now; after fork() it is the parent's.
   if (!owner_.empty())
     if (const auto owner = read_owner(owner_); owner && owner->is_here() && owner->pid == getpid())
       unlink(owner_.c_str());

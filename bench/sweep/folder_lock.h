@@ -13,8 +13,8 @@ class FolderLock {
   /// flock(2); a parameter so that tests can have a file system that refuses it.
   using Flock = int (*)(int descriptor, int operation);
 
-  /// Locks an existing folder. Warns once on standard error if it is without flock. Throws InvalidInput if another
-  /// sweep has the lock or the files cannot be created.
+  /// Locks an existing folder. Warns once on standard error if flock does not work there. Throws InvalidInput if
+  /// another sweep has the lock or the files cannot be created.
   explicit FolderLock(const std::string& folder);
   FolderLock(const std::string& folder, Flock flock);
   ~FolderLock();

@@ -51,7 +51,7 @@ void leave_lock(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("FolderLock: without flock an own file keeps other sweeps out and is removed at the end",
+TEST_CASE("FolderLock: without flock the file .lock-owner keeps other sweeps out and is removed at the end",
           "[sweep][lock]") {
   for (const FolderLock::Flock flock : {refused<ENOLCK>, refused<ENOSYS>, refused<EOPNOTSUPP>}) {
     const TempDirectory directory;
@@ -81,7 +81,7 @@ TEST_CASE("FolderLock: without flock an own file keeps other sweeps out and is r
   }
 }
 
-TEST_CASE("FolderLock: an error of flock that does not mean that it is missing is no reason for an own file",
+TEST_CASE("FolderLock: an I/O error or a lock of another sweep does not lead to .lock-owner",
           "[sweep][lock]") {
   const TempDirectory directory;
   const std::string folder = directory / "";
