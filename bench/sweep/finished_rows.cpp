@@ -176,7 +176,7 @@ std::optional<Rerun> rerun_reason(const Record& record, const Plan& plan, bool r
   return std::nullopt;
 }
 
-/// What a user should know about the rows of earlier starts.
+/// Facts on the rows of earlier starts that the user should know.
 struct RowNotes {
   std::map<Rerun, std::size_t> reruns;          ///< number of rows to be replaced
   std::map<std::string, std::string> machines;  ///< by id, of rows that were made on another machine
