@@ -1,5 +1,5 @@
-// Every op of the CPU device gives committed bits, whatever compiler built it: GCC 12 with glibc 2.36, GCC 14 with glibc 2.41
-// and Clang 14 gave these. A change of the numerics changes the hashes of its ops; a new compiler must not.
+// Every op of the CPU device gives committed bits, whatever compiler built it: GCC 12 with glibc 2.36, GCC 14 with
+// glibc 2.41 and Clang 14 gave these. A change of the numerics changes the hashes of its ops; a new compiler must not.
 #include <map>
 #include <string>
 #include <string_view>

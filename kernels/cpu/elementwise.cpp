@@ -24,7 +24,7 @@ void for_chunks(int threads, std::int64_t size, Body&& body) {
   });
 }
 
-/// Returns the sum of chunk_sum(values, n) over chunks of x, which may be codes with a scale; chunks are joined in FP64.
+/// Returns the sum of chunk_sum(values, n) over chunks of x, which may be codes with a scale. Chunks are added in FP64.
 template <class ChunkSum>
 double chunked_sum(int threads, const Tensor& x, const Tensor& scale, ChunkSum&& chunk_sum) {
   std::vector<double> partial((x.size() + kChunk - 1) / kChunk);

@@ -123,11 +123,11 @@ void run(const Kernels<kRows, kVectors>& kernels, std::int64_t m, std::int64_t n
     }
 }
 
-// Every sum below is a chain of FMAs, written as such: left to itself, GCC 14 splits some chains of 128 and 256 bits into
-// products and sums, for processors on which that is faster, and so rounds otherwise.
+// Every sum below is a chain of FMAs, written as such. For `a * b + c`, GCC 14 splits some chains of 128 and 256 bits
+// into products and sums, because that is faster on some processors, and then rounds differently.
 
-#ifndef __FMA__  // of x86-64; other targets with FMA go by multiply_add()
-/// A vector in memory. Through a pointer to it: for memcpy GCC would go through the stack, 16 bytes at a time.
+#ifndef __FMA__  // not x86-64 with FMA, which has the intrinsics below; other targets with FMA use multiply_add()
+/// A vector in memory, read and written through a pointer: GCC copies by memcpy over the stack, 16 bytes at a time.
 template <class Vector>
 using Unaligned [[gnu::aligned(4), gnu::may_alias]] = Vector;
 
@@ -151,7 +151,7 @@ template <class Vector>
 }
 #endif
 
-// For each width as many sums as fit in registers beside a row of B and an element of A.
+// Each width has as many sums as fit in registers beside a row of B and an element of A.
 namespace of_128 {
 using Vector = Vector128;
 constexpr int kRows = 4, kVectors = 2;

@@ -1,10 +1,13 @@
-// The kernels of gemm() for one vector width. gemm.cpp includes this file once per width, each time in another namespace
-// and with
-//   Vector             the type of a vector of floats
-//   PRECBENCH_TARGET   the attributes of functions that use it
-//   PRECBENCH_SET1(x), PRECBENCH_LOAD(p), PRECBENCH_STORE(p, x)   vectors of one float, and in memory without alignment
-//   PRECBENCH_FMA(x, y, z)   x * y + z of vectors, rounded once if there are FMAs
-// A function of this file cannot be shared: with GCC an intrinsic of a width compiles only in functions for that target.
+// The kernels of gemm() for one vector width. gemm.cpp includes this file once per width, each time in another
+// namespace, and defines before it
+//   Vector                   the type of a vector of floats
+//   PRECBENCH_TARGET         the attributes of functions that use it
+//   PRECBENCH_SET1(x)        a vector whose elements are all x
+//   PRECBENCH_LOAD(p)        the vector at p, which need not be aligned
+//   PRECBENCH_STORE(p, x)    writes a vector to p
+//   PRECBENCH_FMA(x, y, z)   x * y + z of vectors, rounded once if the target has FMAs
+// One template for all widths is not possible: GCC compiles the intrinsics of a width only in functions that have its
+// target attribute, which cannot depend on a template parameter.
 
 /// C = or, with kAdd, += alpha A B^T over k, for A packed as [k][kRows], B as [k][kVectors vectors], and as
 /// many columns of C.

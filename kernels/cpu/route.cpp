@@ -14,8 +14,8 @@ namespace {
 
 constexpr float kLeastSum = 1e-20f;  // added to a divisor that is a sum of sigmoids
 
-/// Returns the sum of x(i) * y(i) in order. Products of whole groups of four are rounded before they are added, those after
-/// them are part of FMAs: the bits of committed records, from a compiler's choice that is now the definition.
+/// Returns the sum of x(i) * y(i) in order. Products in whole groups of four are rounded before they are added; the
+/// rest are added by FMAs. GCC 12 once chose this, and committed records have its bits.
 template <class X, class Y>
 float sum_of_products(std::int64_t n, X&& x, Y&& y) {
   float sum = 0;

@@ -44,8 +44,8 @@ void for_rows([[maybe_unused]] int threads, std::int64_t rows, std::int64_t buff
   }
 }
 
-/// Sums in sixteen interleaved lanes, added pairwise at the end: vectorizable, and in one fixed order. Each lane begins at
-/// 0, and becomes add(i, lane) for the elements i that it sums.
+/// Sums in sixteen interleaved lanes, added pairwise at the end: vectorizable, and in one fixed order. Each lane starts
+/// at 0 and becomes add(i, lane) for each of its elements i.
 template <class Add>
 float lane_accumulate(std::int64_t n, Add&& add) {
   constexpr int kLanes = 16;
@@ -59,13 +59,13 @@ float lane_accumulate(std::int64_t n, Add&& add) {
   return lanes[0];
 }
 
-/// Returns the sum of term(i) over n elements, in lanes.
+/// Returns the sum of term(i) over n elements, in the order of lane_accumulate().
 template <class Term>
 float lane_sum(std::int64_t n, Term&& term) {
   return lane_accumulate(n, [&](std::int64_t i, float sum) { return sum + term(i); });
 }
 
-/// Returns the dot product of n elements by FMAs, in lanes.
+/// Returns the dot product of n elements by FMAs, in the order of lane_accumulate().
 inline float lane_dot(std::int64_t n, const float* x, const float* y) {
   return lane_accumulate(n, [&](std::int64_t i, float sum) { return multiply_add(x[i], y[i], sum); });
 }

@@ -9,8 +9,8 @@
 
 namespace precbench {
 
-// FP32 functions of C libraries differ in the last place: between glibc 2.36 and 2.41 tanhf, erfcf and log1pf do. On the
-// host FP64's result is rounded, which is the nearest float but for one in 2^28 values.
+// FP32 functions of C libraries differ in the last place: tanhf, erfcf and log1pf do between glibc 2.36 and 2.41. So
+// the host rounds FP64's result, which gives the nearest float for all but about one in 2^28 values.
 
 PRECBENCH_HD inline float tanh_of(float x) {
 #ifdef __CUDA_ARCH__
@@ -47,7 +47,7 @@ struct GeluTanh {
     return Math::sigmoid(2.0f * kSlope * g * multiply_add(kCube * g, g, 1.0f));
   }
   PRECBENCH_HD static float slope(float x, float g, float sigma) {
-    // derivative of sigmoid's argument
+    // Derivative of sigmoid's argument.
     const float inner = 2.0f * kSlope * multiply_add(3.0f * kCube * g, g, 1.0f);
     return x * sigma * multiply_add(g * (1.0f - sigma), inner, 1.0f);
   }

@@ -1,5 +1,5 @@
-// The multiply-add of sums whose bits are defined. The ops are compiled with -ffp-contract=off, since every compiler has
-// its own rules for which products it fuses with which sums; where a sum shall be fused, its source says so.
+// Multiply-add with defined rounding. The ops are compiled with -ffp-contract=off, because every compiler has its own
+// rules for which products it fuses with which sums. Where an FMA is wanted, the source calls multiply_add().
 #pragma once
 
 #include "kernels/numerics/formats.h"
@@ -10,8 +10,8 @@ namespace precbench {
 #define PRECBENCH_HAS_FMA
 #endif
 
-/// Returns x * y + z, rounded once if the target has FMA instructions: libm's fma() of other targets is far slower than
-/// a product and a sum. In device code nvcc fuses, as it does everywhere.
+/// Returns x * y + z, rounded once if the target has FMA instructions. Without them the product is rounded, too,
+/// because libm's fma() is far slower than a product and a sum. In device code nvcc emits an FMA.
 template <class T>
 PRECBENCH_HD constexpr T multiply_add(T x, T y, T z) {
 #if defined(PRECBENCH_HAS_FMA) && !defined(__CUDA_ARCH__)
