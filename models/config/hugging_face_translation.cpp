@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/errors.h"
@@ -24,6 +26,16 @@ void rename(json& object, const char* from, const char* to) {
 /// Sets a key that is absent or null.
 void set_default(json& object, const char* key, const json& value) {
   if (!given(object, key)) object[key] = value;
+}
+
+/// Sets keys that are absent. A null stays, because transformers does not replace it by the default.
+void set_absent(json& object, const json& defaults) {
+  for (const auto& [key, value] : defaults.items())
+    if (!object.contains(key)) object[key] = value;
+}
+
+void erase(json& object, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) object.erase(key);
 }
 
 /// Refuses a key whose value is not the one that a step computes.
@@ -65,19 +77,16 @@ void translate_minicpm(json& object) {
   object["attention_multiplier"] = 1 / std::sqrt(static_cast<double>(head_dim));
   object["logits_scaling"] = static_cast<double>(width) / base;
   set_default(object, "tie_word_embeddings", true);
-  for (const char* key : {"num_experts", "num_experts_per_tok", "scale_emb", "scale_depth", "dim_model_base"})
-    object.erase(key);
+  erase(object, {"num_experts", "num_experts_per_tok", "scale_emb", "scale_depth", "dim_model_base"});
 }
 
 /// Orion is a Llama with LayerNorm, as a StableLM that rotates whole heads.
 void translate_orion(json& object) {
   require(object, "attention_bias", false, "a bias in attention");
-  object.erase("attention_bias");
   rename(object, "rms_norm_eps", "layer_norm_eps");
   object["partial_rotary_factor"] = 1.0;
   set_default(object, "num_key_value_heads", dimension(object, "num_attention_heads"));
-  object.erase("pretraining_tp");
-  object.erase("max_sequence_length");
+  erase(object, {"attention_bias", "pretraining_tp", "max_sequence_length"});
 }
 
 /// Returns the keys of the first form of Phi-1.5 and Phi-2 as those of phi.
@@ -98,8 +107,7 @@ void translate_phi(json& object) {
   read(object, "rotary_dim", rotary);
   object["partial_rotary_factor"] =
       static_cast<double>(rotary) / static_cast<double>(width / dimension(object, "num_attention_heads"));
-  for (const char* key : {"rotary_dim", "flash_attn", "flash_rotary", "fused_dense", "img_processor"})
-    object.erase(key);
+  erase(object, {"rotary_dim", "flash_attn", "flash_rotary", "fused_dense", "img_processor"});
 }
 
 /// The first Qwen is a Qwen2 with as many key heads as heads and half the stated width of the MLP. Within seq_length
@@ -117,17 +125,29 @@ void translate_qwen(json& object) {
   rename(object, "attn_dropout_prob", "attention_dropout");
   if (object.value("use_dynamic_ntk", json(true)) == true)
     object["rope_scaling"] = {{"type", "dynamic"}, {"factor", 1.0}};
-  for (const char* key : {"no_bias", "scale_attn_weights", "rotary_pct", "use_dynamic_ntk", "use_logn_attn",
-                          "use_flash_attn", "bf16", "fp16", "fp32", "emb_dropout_prob"})
-    object.erase(key);
-}
-
-void erase(json& object, std::initializer_list<const char*> keys) {
-  for (const char* key : keys) object.erase(key);
+  erase(object, {"no_bias", "scale_attn_weights", "rotary_pct", "use_dynamic_ntk", "use_logn_attn",
+                 "use_flash_attn", "bf16", "fp16", "fp32", "emb_dropout_prob"});
 }
 
 /// GLM-4.7-Flash is a DeepSeek-V3. Its list of MLPs gives the layers without experts, which must come first.
 void translate_glm4_moe_lite(json& object) {
+  set_absent(object, {{"vocab_size", 154880},
+                      {"hidden_size", 2048},
+                      {"intermediate_size", 10240},
+                      {"moe_intermediate_size", 1536},
+                      {"num_hidden_layers", 47},
+                      {"num_attention_heads", 20},
+                      {"n_routed_experts", 64},
+                      {"num_experts_per_tok", 4},
+                      {"routed_scaling_factor", 1.8},
+                      {"q_lora_rank", 768},
+                      {"qk_nope_head_dim", 192},
+                      {"v_head_dim", 256},
+                      {"n_group", 1},
+                      {"topk_group", 1},
+                      {"first_k_dense_replace", 1},
+                      {"max_position_embeddings", 202752},
+                      {"rms_norm_eps", 1e-05}});
   if (given(object, "mlp_layer_types")) {
     const json& types = object.at("mlp_layer_types");
     std::size_t dense = 0;
@@ -144,6 +164,18 @@ void translate_glm4_moe_lite(json& object) {
 
 /// dots.llm1 is a GLM-4.5 with a QK-norm that rotates whole heads.
 void translate_dots1(json& object) {
+  set_absent(object, {{"vocab_size", 152064},
+                      {"hidden_size", 4608},
+                      {"intermediate_size", 10944},
+                      {"num_hidden_layers", 62},
+                      {"num_attention_heads", 32},
+                      {"num_key_value_heads", 32},
+                      {"n_shared_experts", 0},
+                      {"first_k_dense_replace", 0},
+                      {"norm_topk_prob", false},
+                      {"sliding_window", 4096},
+                      {"max_position_embeddings", 2048},
+                      {"rms_norm_eps", 1e-06}});
   require(object, "attention_bias", false, "a bias in attention");
   require(object, "moe_layer_freq", 1, "a block without experts between others");
   dimension(object, "n_routed_experts");
@@ -166,14 +198,27 @@ void translate_dots1(json& object) {
 
 /// Solar Open is a GLM-4.5 with experts in every layer that rotates whole heads.
 void translate_solar_open(json& object) {
+  set_absent(object, {{"vocab_size", 196608},
+                      {"hidden_size", 4096},
+                      {"num_hidden_layers", 48},
+                      {"num_attention_heads", 64},
+                      {"head_dim", 128},
+                      {"moe_intermediate_size", 1280},
+                      {"partial_rotary_factor", 1.0},
+                      {"rope_theta", 1000000.0}});
   require(object, "use_qk_norm", false, "a QK-norm of this model_type");
   require(object, "first_k_dense_replace", 0, "a block without experts");
   object["first_k_dense_replace"] = 0;
   erase(object, {"intermediate_size", "moe_layer_freq", "pretraining_tp"});
 }
 
-/// CWM has a default of its context extension.
+/// CWM extends its context by default.
 void translate_cwm(json& object) {
+  set_absent(object, {{"vocab_size", 128256},
+                      {"hidden_size", 6144},
+                      {"intermediate_size", 21504},
+                      {"num_hidden_layers", 64},
+                      {"num_attention_heads", 48}});
   if (!given(object, "rope_parameters") && !given(object, "rope_scaling"))
     object["rope_scaling"] = {{"rope_type", "llama3"},
                               {"factor", 16.0},
@@ -184,6 +229,11 @@ void translate_cwm(json& object) {
 
 /// Granite 4.0 without Mamba and experts is a Granite whose MLP is the shared expert.
 void translate_granite_hybrid(json& object) {
+  set_absent(object, {{"vocab_size", 32000},
+                      {"hidden_size", 4096},
+                      {"shared_intermediate_size", 1024},
+                      {"num_hidden_layers", 32},
+                      {"num_attention_heads", 32}});
   rename(object, "layers_block_type", "layer_types");
   const json types = object.value("layer_types", json());
   const bool listed = types.is_array() && !types.empty();
@@ -196,8 +246,8 @@ void translate_granite_hybrid(json& object) {
   }();
   if (!other.is_null())
     throw InvalidInput(fmt::format(
-        "layer_types: {} layers (Mamba-2) are not supported; of Granite 4.0 the models without \"H\" in their names have "
-        "none",
+        "layer_types: {} layers (Mamba-2) are not supported; of Granite 4.0 the models without \"H\" in their "
+        "names have none",
         shown(other)));
   if (object.value("num_local_experts", json(8)) != 0)
     throw InvalidInput(fmt::format(
@@ -218,6 +268,15 @@ void translate_granite_hybrid(json& object) {
 
 /// EXAONE 3 is a Llama with other names of keys and tensors.
 void translate_exaone(json& object) {
+  set_absent(object, {{"vocab_size", 102400},
+                      {"hidden_size", 4096},
+                      {"intermediate_size", 14336},
+                      {"num_attention_heads", 32},
+                      {"num_key_value_heads", 8},
+                      {"num_hidden_layers", 32},
+                      {"max_position_embeddings", 4096},
+                      {"rms_norm_eps", 1e-05},
+                      {"rope_theta", 500000.0}});
   for (const auto& [from, to] :
        {std::pair{"num_layers", "num_hidden_layers"}, std::pair{"layer_norm_epsilon", "rms_norm_eps"},
         std::pair{"activation_function", "hidden_act"}, std::pair{"embed_dropout", "embedding_dropout"}})
@@ -226,6 +285,15 @@ void translate_exaone(json& object) {
 
 /// InternLM 3 is a Llama. `bias` is that of o and the MLP, qkv_bias that of q, k and v.
 void translate_internlm3(json& object) {
+  set_absent(object, {{"vocab_size", 128512},
+                      {"hidden_size", 4096},
+                      {"intermediate_size", 10240},
+                      {"num_hidden_layers", 48},
+                      {"num_attention_heads", 32},
+                      {"num_key_value_heads", 2},
+                      {"head_dim", 128},
+                      {"max_position_embeddings", 32768},
+                      {"rms_norm_eps", 1e-05}});
   if (object.contains("bias")) rename(object, "bias", "mlp_bias");
   if (object.contains("qkv_bias")) rename(object, "qkv_bias", "attention_bias");
   if (object.value("attention_bias", json(false)) == true && object.value("mlp_bias", json(false)) != true)
@@ -235,6 +303,15 @@ void translate_internlm3(json& object) {
 
 /// Hunyuan is a Qwen3 whose QK-norm comes after RoPE. A fixed `alpha` stretches RoPE's base, whatever the type.
 void translate_hunyuan(json& object) {
+  set_absent(object, {{"vocab_size", 290943},
+                      {"hidden_size", 4096},
+                      {"intermediate_size", 11008},
+                      {"num_hidden_layers", 32},
+                      {"num_attention_heads", 32},
+                      {"num_key_value_heads", nullptr},
+                      {"head_dim", nullptr},
+                      {"max_position_embeddings", 2048},
+                      {"rms_norm_eps", 1e-05}});
   require(object, "use_cla", false, "attention across layers (CLA)");
   require(object, "norm_type", "rms", "another norm");
   require(object, "position_embedding_xdrope", false, "another rotary embedding");
@@ -287,55 +364,29 @@ void translate_hunyuan(json& object) {
       "have ALiBi; of Baichuan 7B use a config.json with model_type \"llama\" and its weights as a Llama's");
 }
 
-/// Tensors of checkpoints that are not known here.
-constexpr TensorFusion kOtherTensors = TensorFusion{255};
-
 struct Translation {
   const char *model_type, *into;
   void (*change)(json& object);
-  TensorFusion tensors = TensorFusion::none;  ///< none: those of the model_type `into`
-  const char* defaults = "{}";                ///< values of absent keys, where they are not those of `into`
+  /// Tensors of checkpoints; none: those of the model_type `into`; null: not known here.
+  std::optional<TensorFusion> tensors = TensorFusion::none;
   bool qk_norm_after_rope = false;
 };
 constexpr Translation kTranslations[] = {
     {"internlm", "llama", translate_internlm},
-    {"internlm2", "llama", translate_internlm, kOtherTensors},
+    {"internlm2", "llama", translate_internlm, std::nullopt},
     {"minicpm", "granite", translate_minicpm},
     {"orion", "stablelm", translate_orion},
-    {"phi-msft", "phi", translate_phi, kOtherTensors},
-    {"qwen", "qwen2", translate_qwen, kOtherTensors},
+    {"phi-msft", "phi", translate_phi, std::nullopt},
+    {"qwen", "qwen2", translate_qwen, std::nullopt},
     {"baichuan", "llama", refuse_baichuan},
-    {"glm4_moe_lite", "deepseek_v3", translate_glm4_moe_lite, TensorFusion::none,
-     R"({"vocab_size": 154880, "hidden_size": 2048, "intermediate_size": 10240, "moe_intermediate_size": 1536,
-         "num_hidden_layers": 47, "num_attention_heads": 20, "n_routed_experts": 64, "num_experts_per_tok": 4,
-         "routed_scaling_factor": 1.8, "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "n_group": 1,
-         "topk_group": 1, "first_k_dense_replace": 1, "max_position_embeddings": 202752, "rms_norm_eps": 1e-05})"},
-    {"dots1", "glm4_moe", translate_dots1, TensorFusion::none,
-     R"({"vocab_size": 152064, "hidden_size": 4608, "intermediate_size": 10944, "num_hidden_layers": 62,
-         "num_attention_heads": 32, "num_key_value_heads": 32, "n_shared_experts": 0, "first_k_dense_replace": 0,
-         "norm_topk_prob": false, "sliding_window": 4096, "max_position_embeddings": 2048, "rms_norm_eps": 1e-06})"},
-    {"solar_open", "glm4_moe", translate_solar_open, TensorFusion::none,
-     R"({"vocab_size": 196608, "hidden_size": 4096, "num_hidden_layers": 48, "num_attention_heads": 64, "head_dim": 128,
-         "moe_intermediate_size": 1280, "partial_rotary_factor": 1.0, "rope_theta": 1000000.0})"},
-    {"cwm", "cwm", translate_cwm, TensorFusion::none,
-     R"({"vocab_size": 128256, "hidden_size": 6144, "intermediate_size": 21504, "num_hidden_layers": 64,
-         "num_attention_heads": 48})"},
-    {"granitemoehybrid", "granite", translate_granite_hybrid, TensorFusion::granite_hybrid,
-     R"({"vocab_size": 32000, "hidden_size": 4096, "shared_intermediate_size": 1024, "num_hidden_layers": 32,
-         "num_attention_heads": 32})"},
-    {"exaone", "llama", translate_exaone, TensorFusion::exaone,
-     R"({"vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
-         "num_key_value_heads": 8, "num_hidden_layers": 32, "max_position_embeddings": 4096, "rms_norm_eps": 1e-05,
-         "rope_theta": 500000.0})"},
-    {"internlm3", "llama", translate_internlm3, TensorFusion::none,
-     R"({"vocab_size": 128512, "hidden_size": 4096, "intermediate_size": 10240, "num_hidden_layers": 48,
-         "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 32768,
-         "rms_norm_eps": 1e-05})"},
-    {"hunyuan_v1_dense", "qwen3", translate_hunyuan, TensorFusion::hunyuan,
-     R"({"vocab_size": 290943, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-         "num_attention_heads": 32, "num_key_value_heads": null, "head_dim": null, "max_position_embeddings": 2048,
-         "rms_norm_eps": 1e-05})",
-     true},
+    {"glm4_moe_lite", "deepseek_v3", translate_glm4_moe_lite},
+    {"dots1", "glm4_moe", translate_dots1},
+    {"solar_open", "glm4_moe", translate_solar_open},
+    {"cwm", "cwm", translate_cwm},
+    {"granitemoehybrid", "granite", translate_granite_hybrid, TensorFusion::granite_hybrid},
+    {"exaone", "llama", translate_exaone, TensorFusion::exaone},
+    {"internlm3", "llama", translate_internlm3},
+    {"hunyuan_v1_dense", "qwen3", translate_hunyuan, TensorFusion::hunyuan, true},
 };
 
 }  // namespace
@@ -343,14 +394,11 @@ constexpr Translation kTranslations[] = {
 void translate(TextConfig& text, std::string& model_type) {
   for (const Translation& known : kTranslations) {
     if (model_type != known.model_type) continue;
-    const json defaults = json::parse(known.defaults);
-    for (const auto& [key, value] : defaults.items())
-      if (!text.object.contains(key)) text.object[key] = value;
     known.change(text.object);
     model_type = known.into;
     text.qk_norm_after_rope = known.qk_norm_after_rope;
-    if (known.tensors != kOtherTensors)
-      text.tensors = known.tensors;
+    if (known.tensors)
+      text.tensors = *known.tensors;
     else
       text.warnings.push_back(fmt::format(
           "read as model_type \"{}\"; checkpoints of \"{}\" have other tensors, which --init-from does not read",
