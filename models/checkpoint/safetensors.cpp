@@ -93,7 +93,8 @@ HeaderTensor read_tensor(const std::string& path, const std::string& name, const
   return {{name, dtype_name, *shape, nullptr, *bytes}, begin, end};
 }
 
-/// Returns what a folder without safetensors has instead, and what makes safetensors of it: "; ..."; empty for nothing known.
+/// Returns "; ..." with the format that a folder without safetensors has instead and how to convert it; empty if no
+/// known one is there.
 std::string hint_for_folder(const std::string& folder) {
   namespace fs = std::filesystem;
   const auto has = [&](const char* name) {
@@ -287,8 +288,9 @@ float half_to_float(std::uint16_t bits) {
 
 void check_dtype(const StoredTensor& tensor) {
   if (tensor.dtype != "F32" && tensor.dtype != "BF16" && tensor.dtype != "F16")
-    throw InvalidInput(fmt::format("tensor '{}' is {}; weights must be F32, BF16, F16 or, with scales, F8_E4M3 or F8_E5M2",
-                                   visible(tensor.name), tensor.dtype));
+    throw InvalidInput(
+        fmt::format("tensor '{}' is {}; weights must be F32, BF16, F16 or, with scales, F8_E4M3 or F8_E5M2",
+                    visible(tensor.name), tensor.dtype));
 }
 
 void copy_to_f32(float* destination, const StoredTensor& tensor) {

@@ -316,7 +316,7 @@ std::string name_of_file(const std::string& file) {
   return folder.filename().string();
 }
 
-/// Returns the paths of the folder's config.json, or of each snapshot's if the folder is a repository in a Hugging Face cache.
+/// Returns the path of the folder's config.json, or of each snapshot's if it is a repository in a Hugging Face cache.
 std::vector<std::string> configs_in(const fs::path& folder) {
   std::error_code error;
   if (const fs::path config = folder / "config.json"; fs::exists(config, error)) return {config.string()};

@@ -61,7 +61,7 @@ enum class NormKind : std::uint8_t { rms, layer };
 /// stream, each through a norm of its own (GPT-NeoX) or through the same one (Phi-2, GPT-J, Command R).
 enum class Residual : std::uint8_t { sequential, parallel, parallel_one_norm };
 /// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3), or
-/// gate_up_proj alone (GLM), or an MLP of Granite 4.0's names (shared_mlp), or those of another family under its own names.
+/// gate_up_proj alone (GLM), or an MLP called shared_mlp (Granite 4.0), or those of another family under its own names.
 enum class TensorFusion : std::uint8_t {
   none,
   qkv_and_gate_up,

@@ -80,8 +80,8 @@ const std::vector<Family>& families() {
 
 constexpr std::int64_t kQwenWindow = 4096, kQwenFullLayers = 28;  // defaults of Qwen with use_sliding_window
 
-/// Returns the reason why a model_type is refused: what is missing, or else the supported one that reads most keys of the
-/// file, and the keys that it does not read.
+/// Returns why a model_type is refused: what is missing, or else the supported model_type that reads most of the file's
+/// keys, and the keys that it does not read.
 std::string unsupported_type(const json& object, const std::string& model_type) {
   const std::string what = fmt::format("model_type: \"{}\" is not supported", model_type);
   if (const MissingFamily* known = missing_family_of_type(model_type)) {

@@ -186,7 +186,7 @@ void refuse_other_models(const nlohmann::json& object, const std::string& model_
 /// replaced by an option.
 void note_unread_keys(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
 
-/// Throws InvalidInput for a quantization_config of weights that --init-from does not read (hugging_face_quantization.cpp).
+/// Throws InvalidInput for a quantization_config whose weights --init-from cannot read (hugging_face_quantization.cpp).
 void check_quantization(const nlohmann::json& object, const std::string& model_type);
 
 /// Reads a Hugging Face config.json, without validate(). Throws InvalidInput.

@@ -135,8 +135,8 @@ TEST_CASE("config.json: a multimodal file is read as its language model", "[mode
                  "text_config: expected an object, got 3"));
   CHECK(
       error_of_file({{"model_type", "qwen2_vl"}, {"vocab_size", 96}}) ==
-      "model_type: \"qwen2_vl\" has its language model in text_config, or in older files at the top level, and this file in "
-      "neither");
+      "model_type: \"qwen2_vl\" has its language model in text_config, or in older files at the top level, and this "
+      "file in neither");
   CHECK(contains(error_of_file({{"model_type", "gemma4"}, {"text_config", config_of("gemma4_text")}}),
                  "model_type: \"gemma4_text\" is not supported"));
 }

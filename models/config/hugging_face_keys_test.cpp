@@ -505,10 +505,9 @@ TEST_CASE("config.json: a Llama 4 without experts is refused with the reason", "
   json guard = accepted("llama4_text");
   guard["num_local_experts"] = 0;
   guard["moe_layers"] = json::array();
-  CHECK(
-      refusal_of([&] { model_from_json(guard); }) ==
-      "num_local_experts: 0 is a Llama 4 without experts (Llama Guard 4), all of whose layers have intermediate_size_mlp, "
-      "which is not supported");
+  CHECK(refusal_of([&] { model_from_json(guard); }) ==
+        "num_local_experts: 0 is a Llama 4 without experts (Llama Guard 4), all of whose layers have "
+        "intermediate_size_mlp, which is not supported");
 }
 
 TEST_CASE("find_model: a folder with a config.json is a model", "[models]") {

@@ -151,10 +151,10 @@ void read_gpt_oss(const json& object, const KeyNames& names, ModelConfig& config
 void read_llama4(const json& object, const KeyNames& names, ModelConfig& config) {
   MoeConfig& moe = config.moe;
   if (object.value(names("experts"), json()) == 0)
-    throw InvalidInput(fmt::format(
-        "{}: 0 is a Llama 4 without experts (Llama Guard 4), all of whose layers have intermediate_size_mlp, which is not "
-        "supported",
-        names("experts")));
+    throw InvalidInput(
+        fmt::format("{}: 0 is a Llama 4 without experts (Llama Guard 4), all of whose layers have "
+                    "intermediate_size_mlp, which is not supported",
+                    names("experts")));
   moe.rule = {.experts = length(object, names("experts"), 16),
               .top_k = length(object, names("top_k"), 1),
               .score = RouterScore::sigmoid,

@@ -1,5 +1,5 @@
-// quantization_config of a config.json: the forms of FP8 (and of gpt-oss's MXFP4) whose weights --init-from reads are accepted,
-// others are refused by name. Source: the quantization classes of transformers 5.24, compressed-tensors and ModelOpt.
+// quantization_config of a config.json: the FP8 forms (and gpt-oss's MXFP4) that --init-from reads are accepted, others
+// are refused by name. Source: the quantization classes of transformers 5.24, compressed-tensors and ModelOpt.
 #include <fmt/format.h>
 
 #include <utility>

@@ -192,8 +192,8 @@ TEST_CASE("config.json: the refusal of a model_type names what is missing and wh
   };
   CHECK(
       refusal("qwen3_next", json::object()) ==
-      "model_type: \"qwen3_next\" is not supported: it needs gated DeltaNet layers (linear attention); the nearest that is "
-      "supported is \"qwen3_moe\"");
+      "model_type: \"qwen3_next\" is not supported: it needs gated DeltaNet layers (linear attention); the nearest "
+      "that is supported is \"qwen3_moe\"");
   CHECK(contains(refusal("nemotron_h", json::object()),
                  "it needs Mamba-2 layers; the nearest that is supported is"));
   CHECK(contains(refusal("gemma3n", json::object()), "AltUp"));

@@ -55,7 +55,7 @@ BinHeader read_bin_header(const MappedFile& file) {
   return header;
 }
 
-/// Element types of Megatron's indexed data sets, by the code in the .idx file (megatron/core/datasets/indexed_dataset.py).
+/// Element types of Megatron's indexed data sets, by their code in the .idx file (its indexed_dataset.py).
 constexpr std::pair<int, const char*> kMegatronTypes[] = {{4, "int32"}, {5, "int64"}, {8, "uint16"}};
 
 /// Returns the type of the tokens of Megatron's X.bin, which X.idx tells; null without such a file.

@@ -1,5 +1,5 @@
-// Recognizes integers that are wider than a raw token file's name says: int32 in a .u16, int64 in a .u16 or .u32. Their upper
-// halves would be read as tokens.
+// Recognizes integers that are wider than a raw token file's name says: int32 in a .u16, int64 in a .u16 or .u32. Their
+// upper halves would be read as tokens.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ struct IntegerLayout {
   bool operator==(const IntegerLayout&) const = default;
 };
 
-/// Returns the layout of the integers in `count` values of `width` (u16 or u32) if they are wider: the values of every
-/// second or all but every fourth place could be upper halves of token ids below `vocab`, which are 0 as a rule, and the
-/// others could not. Examines at most 65,536 values, evenly spread. Null for tokens of this width, for fewer than
-/// 64 values, and for values that repeat so few tokens that they may alternate with a token 0.
+/// Returns the layout of the integers in `count` values of `width` (u16 or u32) if they are wider than that. They are
+/// if every second value, or three of every four, could be the upper part of a token id below `vocab`, which is 0 as a
+/// rule, and the other values could not. Examines at most 65,536 values, evenly spread. Null for tokens of this width,
+/// for fewer than 64 values, and for values that repeat so few tokens that they may alternate with a token 0.
 std::optional<IntegerLayout> wider_layout(const std::byte* data, std::int64_t count, TokenWidth width,
                                           std::int64_t vocab);
 

@@ -42,7 +42,8 @@ FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConve
   // worth per head.
   const std::int64_t widths = config.q_width() + config.attention_width();
   const std::int64_t full_attention = kFlopsPerWeight * config.layers * seq * widths;
-  // In a window of w tokens the seq - w later queries miss (seq - w)^2 / 2 pairs more. torchtitan counts w keys for each query.
+  // In a window of w tokens the seq - w later queries miss (seq - w)^2 / 2 pairs more. torchtitan
+  // counts w keys per query.
   std::int64_t outside = 0, windowed = 0;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const std::int64_t window = config.window(layer);

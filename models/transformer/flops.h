@@ -23,12 +23,12 @@
 
 namespace precbench {
 
-/// Convention of a FLOP count. A rate must name it: for Llama 3.1 8B at s = 8192 the conventions differ by 13%. Records have
-/// causal alone.
+/// Convention of a FLOP count. A rate must name it: for Llama 3.1 8B at s = 8192 the conventions differ by 13%. Records
+/// hold `causal` only.
 enum class FlopConvention : std::uint8_t {
   causal,  ///< the formula above, as in Megatron-Bridge, but for its padded vocabulary
-  /// Attention of a query to all min(s, w) tokens of its window, without a mask, and weights of norms and routers counted like
-  /// linear weights: torchtitan since August 2026 (pytorch/torchtitan#4300). Before, it ignored windows.
+  /// Attention of a query to all min(s, w) tokens of its window, without a mask, and weights of norms and routers
+  /// counted like linear weights: torchtitan since August 2026 (pytorch/torchtitan#4300). Before, it ignored windows.
   torchtitan,
 };
 const char* name_of(FlopConvention convention);

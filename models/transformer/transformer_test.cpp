@@ -18,7 +18,7 @@ namespace {
 
 const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
-/// Returns blocks of OLMo 2, Granite, SmolLM3, Hunyuan, GLM-4, Gemma, GPT-2 and Nemotron, GPT-NeoX, Phi-2 and Command R.
+/// Returns blocks of OLMo 2, Granite, SmolLM3, Hunyuan, GLM-4, Gemma, GPT-2, Nemotron, GPT-NeoX, Phi-2 and Command R.
 std::vector<BlockForm> block_forms() {
   return {{.norms = NormPlace::after},
           {.residual_scale = 0.22, .attention_scale = 0.1},

@@ -144,7 +144,7 @@ bool has_local_rope(const ModelConfig& config, std::int64_t layer) {
   return config.block.local_rope_theta != 0 && config.window(layer) != 0;
 }
 
-/// All angles are 0.
+/// Scaling that makes all angles 0.
 const RopeScaling kNoRotation = {.kind = RopeScaling::Kind::linear,
                                  .factor = std::numeric_limits<double>::infinity()};
 
@@ -154,14 +154,14 @@ RopeScaling scaling_of(const ModelConfig& config, std::int64_t layer) {
   return has_local_rope(config, layer) ? RopeScaling{} : config.rope_scaling;
 }
 
-/// Returns the first op of two if the QK-norm comes after RoPE: bias and RoPE.
+/// Returns the options of the first of the two ops that compute a QK-norm after RoPE: bias and RoPE.
 RopeOptions without_norm(RopeOptions options) {
   options.q_norm = options.k_norm = {};
   options.scale = 1;
   return options;
 }
 
-/// Returns the second op of two if the QK-norm comes after RoPE: the norm, and the scale of attention.
+/// Returns the options of the second: the norm, and the scale of attention.
 RopeOptions norm_alone(RopeOptions options) {
   options.bias = {};
   options.scaling = kNoRotation;

@@ -11,7 +11,7 @@
 namespace precbench {
 
 struct AttentionSaved {
-  /// With QK-norm: qkv before norm and RoPE, or between RoPE and a norm after it, which backward repeats; else after RoPE.
+  /// With QK-norm: qkv before norm and RoPE, or between RoPE and a later norm; backward repeats them. Else after RoPE.
   Tensor raw_qkv;
   Tensor projected;  ///< output of the qkv GEMM [M, projected_width()], with latent attention only
   Tensor q_rstd, kv_rstd;  ///< f32 [M]: of the latents' norms
