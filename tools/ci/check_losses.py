@@ -16,7 +16,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = ROOT / "results/published/losses.json"
 FEWEST = 40  # gaps and failures
 
-TEXTS = ("id", "group", "source", "where", "date", "model", "recipe", "against", "published", "averaged", "noise", "read_in")
+TEXTS = ("id", "group", "source", "where", "date", "model", "recipe", "against", "published", "averaged", "noise",
+         "read_in")
 VALUES = {
     "architecture": {"dense", "mixture", "hybrid"},
     "kind": {"gap", "failure", "no_difference"},

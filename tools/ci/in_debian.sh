@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs the README's two commands, tools/quickstart.sh and tools/test.sh, in a fresh clone of the current commit on a
-# minimal system, on which nothing is installed but what every Debian has. The commands must install the rest.
+# minimal system, which has only what every Debian has. The commands must install the rest.
 #
-#   tools/ci/in_debian.sh SUITE [FOLDER [MIRROR]]   e.g. bookworm or trixie; jammy or noble need Ubuntu's mirror and keyring
-#   tools/ci/in_debian.sh here [FOLDER]             on this system, such as a container that has git alone
+#   tools/ci/in_debian.sh SUITE [FOLDER [MIRROR]]   bookworm or trixie; jammy or noble with Ubuntu's mirror and keyring
+#   tools/ci/in_debian.sh here [FOLDER]             on this system, such as a container with only git
 #
-# For a SUITE, debootstrap makes the system in FOLDER, default out/systems/SUITE, from MIRROR, default its own. That needs
-# root. A FOLDER with the system of an earlier call is used again, with a new clone and with what was installed then.
+# For a SUITE, debootstrap makes the system in FOLDER, default out/systems/SUITE, from MIRROR, default its own. That
+# needs root. A FOLDER with the system of an earlier call is reused, with a new clone and with what is installed there.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 suite=${1:-}

@@ -81,12 +81,13 @@ class Losses(unittest.TestCase):
         self.assertFalse({"row", "tensor", "none", "rceil"} & names)  # values of other enumerations
 
     def test_each_wrong_field_is_found(self):
-        for change, message in (({"nearest": "mxfp9"}, "no built-in recipe"), ({"tokens": -1}, "positive number"),
-                                ({"gap_nats": float("nan")}, "finite number"), ({"gap_nats": None}, "has 0 of gap_nats"),
-                                ({"kind": "win"}, "kind is 'win'"), ({"tier": "shown"}, "the rules say judged"),
-                                ({"tokens": None}, "the rules say shown"), ({"where": ""}, "where is no text"),
-                                ({"date": "2026"}, "not YYYY-MM"), ({"params_active": 1e15}, "more parameters are active"),
-                                ({"gap": 1}, "unknown key gap"), ({"bound_nats": 1}, "a gap has 1 of bound_nats")):
+        for change, message in (
+                ({"nearest": "mxfp9"}, "no built-in recipe"), ({"tokens": -1}, "positive number"),
+                ({"gap_nats": float("nan")}, "finite number"), ({"gap_nats": None}, "has 0 of gap_nats"),
+                ({"kind": "win"}, "kind is 'win'"), ({"tier": "shown"}, "the rules say judged"),
+                ({"tokens": None}, "the rules say shown"), ({"where": ""}, "where is no text"),
+                ({"date": "2026"}, "not YYYY-MM"), ({"params_active": 1e15}, "more parameters are active"),
+                ({"gap": 1}, "unknown key gap"), ({"bound_nats": 1}, "a gap has 1 of bound_nats")):
             self.assertIn(message, "".join(self.faults_with(**change)), change)
 
     def test_an_absent_field_and_a_repeated_id_are_found(self):

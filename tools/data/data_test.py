@@ -160,9 +160,10 @@ class Data(unittest.TestCase):
             tokenizer.enable_truncation(max_length=8, stride=2)
             tokenizer.enable_padding(length=512, pad_id=1, pad_token="!")
 
+        padding = {"pad_id": 1, "pad_token": "!"}
         self.assertEqual(tokenized_with("truncation", lambda t: t.enable_truncation(max_length=8)), expected)
-        self.assertEqual(tokenized_with("padding", lambda t: t.enable_padding(length=512, pad_id=1, pad_token="!")), expected)
-        self.assertEqual(tokenized_with("padding", lambda t: t.enable_padding(pad_id=1, pad_token="!")), expected)
+        self.assertEqual(tokenized_with("padding", lambda t: t.enable_padding(length=512, **padding)), expected)
+        self.assertEqual(tokenized_with("padding", lambda t: t.enable_padding(**padding)), expected)
         self.assertEqual(tokenized_with("truncation and padding", cut_and_fill), expected)
         self.assertEqual(tokenized_with("dropout", drop), expected)
 
@@ -253,7 +254,8 @@ class Chats(unittest.TestCase):
                                  ("<|user|>the page<|endoftext|><|assistant|>", "a lock<|endoftext|>")])
 
     def test_truncation_and_padding_in_the_tokenizers_file_change_no_document(self):
-        rows = [{"prompt": f"page {i} of the kernel waits for a lock", "answer": "lock " * (1 + i % 10)} for i in range(20)]
+        rows = [{"prompt": f"page {i} of the kernel waits for a lock", "answer": "lock " * (1 + i % 10)}
+                for i in range(20)]
         self.assertEqual(self.convert(rows, "--held-out", 0).returncode, 0)
         expected = self.read("chats.jsonl")
         tokenizer = tokenizers.Tokenizer.from_file(str(self.model / "tokenizer.json"))

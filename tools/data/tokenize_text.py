@@ -56,8 +56,9 @@ def parse_arguments():
 
 
 def without_losses(tokenizer):
-    """Returns the tokenizer without what its file may carry from an earlier use, which AutoTokenizer ignores too: truncation
-    would cut documents, padding would put tokens between them, and dropout would choose merges at random."""
+    """Returns the tokenizer with truncation, padding and dropout switched off, which its file may carry from an earlier
+    use: truncation would cut documents, padding would put tokens between them, and dropout would choose merges at
+    random. AutoTokenizer ignores them, too."""
     carried = [name for name in ("truncation", "padding") if getattr(tokenizer, name) is not None]
     tokenizer.no_truncation()
     tokenizer.no_padding()

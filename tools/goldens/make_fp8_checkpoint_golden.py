@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes bench/step/golden/qwen3-moe-fp8.safetensors, a small random Qwen3-MoE whose matrices are stored in FP8 under the
-conventions of published checkpoints, and qwen3-moe-fp8-f32.safetensors with the values of these matrices by NumPy.
+"""Makes bench/step/golden/qwen3-moe-fp8.safetensors, a small random Qwen3-MoE whose matrices are stored in FP8 under
+the conventions of published checkpoints, and qwen3-moe-fp8-f32.safetensors with their values, computed by NumPy.
 
     pip install torch transformers ml_dtypes safetensors && tools/goldens/make_fp8_checkpoint_golden.py
 

@@ -98,7 +98,8 @@ MODELS.update({
 })
 # Families whose files are read as another's.
 MODELS.update({
-    "glm4-moe-lite": dict({key: value for key, value in LATENT_SHAPE.items() if key not in (*step.NO_TOKENS, "first_k_dense_replace")},
+    "glm4-moe-lite": dict({key: value for key, value in LATENT_SHAPE.items()
+                           if key not in (*step.NO_TOKENS, "first_k_dense_replace")},
                           model_type="glm4_moe_lite", q_lora_rank=6, routed_scaling_factor=1.8, norm_topk_prob=True, n_group=1,
                           topk_group=1, mlp_layer_types=["dense", "sparse"]),
     "dots1": dict(step.SMALL_SHAPE, model_type="dots1", num_key_value_heads=2, moe_intermediate_size=8, n_routed_experts=4,

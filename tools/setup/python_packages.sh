@@ -13,6 +13,7 @@ python=$folder/bin/python
 if ! cmp -s "$packages" "$folder/python_packages.txt"; then
   { python3 -m venv "$folder" &&
     "$python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: --require-hashes -r "$packages" &&
-    cp "$packages" "$folder/"; } >&2 || { echo "$0: could not install the packages of $packages in $folder" >&2; exit 1; }
+    cp "$packages" "$folder/"; } >&2 ||
+    { echo "$0: could not install the packages of $packages in $folder" >&2; exit 1; }
 fi
 echo "$python"

@@ -4,10 +4,10 @@
 #
 #   tools/setup/setup.sh [--program] [cmake options]         e.g. -DPRECBENCH_WERROR=ON
 #
-# --program builds precbench without the tests, which take as long again, and installs nothing that only they need. A build folder created here compiles
-# most modules as one file each (PRECBENCH_UNITY), the fastest way to a first build. If nvidia-smi shows a
-# GPU, the CUDA device is built as well, provided that a CUDA toolkit (nvcc) is installed. Otherwise it is
-# left out, because its kernels take minutes to compile; -DPRECBENCH_CUDA=ON builds it anyway.
+# --program builds precbench without the tests, which take as long again, and installs nothing that only they need. A
+# build folder created here compiles most modules as one file each (PRECBENCH_UNITY), the fastest way to a first build.
+# If nvidia-smi shows a GPU, the CUDA device is built as well, provided that a CUDA toolkit (nvcc) is installed.
+# Otherwise it is left out, because its kernels take minutes to compile; -DPRECBENCH_CUDA=ON builds it anyway.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -33,7 +33,8 @@ if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(missing_packages)
   [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
 else
-  echo "No apt-get here: cmake, ninja, g++, nlohmann_json, CLI11 and fmt must be installed already, and for the tests Catch2 and Python"
+  echo "No apt-get here: cmake, ninja, g++, nlohmann_json, CLI11 and fmt must be installed already," \
+    "and for the tests Catch2 and Python"
 fi
 
 cuda=OFF
@@ -48,5 +49,6 @@ fi
 
 generator=()
 [ -f build/CMakeCache.txt ] || generator=(-G Ninja -DPRECBENCH_UNITY=ON)
-cmake "${generator[@]}" -B build -DPRECBENCH_CUDA=$cuda -DPRECBENCH_BUILD_TESTS=$tests "$@" || die "CMake could not configure the build"
+cmake "${generator[@]}" -B build -DPRECBENCH_CUDA=$cuda -DPRECBENCH_BUILD_TESTS=$tests "$@" ||
+  die "CMake could not configure the build"
 cmake --build build --parallel "$(jobs)" --target "$target" || die "the build failed"

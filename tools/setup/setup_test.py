@@ -70,7 +70,8 @@ class Downloads(unittest.TestCase):
             entries = self.entries(name)
             self.assertTrue(entries, name)
             for entry in entries:
-                self.assertRegex(entry, r"^[a-z0-9.-]+==[0-9][^ ]*( ; python_version [<>=]+ \"3\.[0-9]+\")?( +--hash=sha256:[0-9a-f]{64})+ *$")
+                self.assertRegex(entry, r"^[a-z0-9.-]+==[0-9][^ ]*( ; python_version [<>=]+ \"3\.[0-9]+\")?"
+                                        r"( +--hash=sha256:[0-9a-f]{64})+ *$")
 
     def test_packages_with_compiled_code_have_wheels_for_every_python_and_machine(self):
         entries = {entry.split("==")[0]: entry for entry in self.entries("python_packages.txt")

@@ -35,8 +35,8 @@ MOST_DIMENSIONS = 16
 
 
 def stored_size(archive, name):
-    """Returns the bytes of an entry, which lie in the file as they are: torch.save compresses nothing, and a compressed
-    entry could be of any size."""
+    """Returns the size of an entry in bytes. Refuses a compressed one, which torch.save does not write, and which could
+    expand to any size."""
     entry = archive.getinfo(name)
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
         raise Refused("not written by torch.save: its data are compressed")
@@ -53,7 +53,8 @@ class StoredTensor:
         self.shape, self.strides, self.name = list(shape), list(strides), None
         numbers = [offset, *self.shape, *self.strides]
         if len(self.shape) != len(self.strides) or not all(type(number) is int and number >= 0 for number in numbers):
-            raise Refused("truncated or damaged: the shape, strides or offset of a tensor are no whole numbers of elements")
+            raise Refused("truncated or damaged: the shape, strides or offset of a tensor are no whole numbers of"
+                          " elements")
         if len(self.shape) > MOST_DIMENSIONS:
             raise Refused(f"truncated or damaged: a tensor of {len(self.shape)} dimensions")
         self.bytes = math.prod(self.shape) * np.dtype(self.kind).itemsize
@@ -106,7 +107,8 @@ def tensors_of(path):
         if len(pickles) != 1:
             raise Refused("not written by torch.save")
         prefix = pickles[0][:-len("data.pkl")]
-        if prefix + "byteorder" in names and stored_size(archive, prefix + "byteorder") and archive.read(prefix + "byteorder") != b"little":
+        order = prefix + "byteorder"
+        if order in names and stored_size(archive, order) and archive.read(order) != b"little":
             raise Refused("big-endian data are not supported")
         state = Unpickler(archive, prefix).load()
     except Refused:

