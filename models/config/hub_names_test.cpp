@@ -117,13 +117,15 @@ TEST_CASE("missing families: the nearest is supported", "[models]") {
   CHECK(missing_family_of_name("") == nullptr);
 }
 
+/// Checks that a preset is what is read from a published config.json.
+void same(const char* preset, const char* config) {
+  INFO(preset);
+  ModelConfig read = model_from_json(nlohmann::json::parse(config));
+  read.name = preset;
+  CHECK(read == find_model(preset));
+}
+
 TEST_CASE("presets: values of the published config.json", "[models]") {
-  const auto same = [](const char* preset, const char* config) {
-    INFO(preset);
-    ModelConfig read = model_from_json(nlohmann::json::parse(config));
-    read.name = preset;
-    CHECK(read == find_model(preset));
-  };
   same("qwen3-8b",
        R"({"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
@@ -242,6 +244,46 @@ TEST_CASE("presets: values of the published config.json", "[models]") {
     "num_hidden_layers": 56, "num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 32768,
     "num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
     "sliding_window": null, "max_position_embeddings": 65536})");
+}
+
+TEST_CASE("presets: later editions have the RoPE base and the context of their config.json", "[models]") {
+  same("olmo2-32b", R"({"model_type": "olmo2", "hidden_size": 5120, "intermediate_size": 27648,
+    "num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 100352,
+    "rms_norm_eps": 1e-06, "rope_theta": 500000, "rope_scaling": null, "max_position_embeddings": 4096})");
+  same("phi-4-reasoning", R"({"model_type": "phi3", "hidden_size": 5120, "intermediate_size": 17920,
+    "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 10, "vocab_size": 100352,
+    "rms_norm_eps": 1e-05, "rope_theta": 500000, "rope_scaling": null, "sliding_window": null,
+    "tie_word_embeddings": false, "max_position_embeddings": 32768,
+    "original_max_position_embeddings": 32768, "partial_rotary_factor": 1.0})");
+  same("deepseek-r1-distill-qwen-7b", R"({"model_type": "qwen2", "hidden_size": 3584,
+    "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+    "vocab_size": 152064, "rms_norm_eps": 1e-06, "rope_theta": 10000, "use_sliding_window": false,
+    "sliding_window": 4096, "tie_word_embeddings": false, "max_position_embeddings": 131072})");
+  same("qwen3-4b-2507", R"({"model_type": "qwen3", "hidden_size": 2560, "intermediate_size": 9728,
+    "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 151936, "rms_norm_eps": 1e-06, "rope_theta": 5000000, "tie_word_embeddings": true,
+    "max_position_embeddings": 262144})");
+  same("mistral-small-3.1-24b", R"({"model_type": "mistral", "hidden_size": 5120, "intermediate_size": 32768,
+    "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 131072, "rms_norm_eps": 1e-05, "rope_theta": 1e9, "sliding_window": null,
+    "max_position_embeddings": 131072})");  // text_config
+  same("glm-4.6", R"({"model_type": "glm4_moe", "attention_bias": true, "first_k_dense_replace": 3,
+    "head_dim": 128, "hidden_size": 5120, "intermediate_size": 12288, "max_position_embeddings": 202752,
+    "moe_intermediate_size": 1536, "n_group": 1, "n_routed_experts": 160, "n_shared_experts": 1,
+    "norm_topk_prob": true, "num_attention_heads": 96, "num_experts_per_tok": 8, "num_hidden_layers": 92,
+    "num_key_value_heads": 8, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 1000000, "routed_scaling_factor": 2.5, "tie_word_embeddings": false, "topk_group": 1,
+    "use_qk_norm": true, "vocab_size": 151552})");
+  same("kimi-k2-0905", R"({"model_type": "kimi_k2", "hidden_size": 7168, "intermediate_size": 18432,
+    "num_hidden_layers": 61, "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 163840,
+    "first_k_dense_replace": 1, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 262144,
+    "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 1, "topk_group": 1,
+    "n_routed_experts": 384, "n_shared_experts": 1, "norm_topk_prob": true, "num_experts_per_tok": 8,
+    "rms_norm_eps": 1e-06, "rope_theta": 50000.0, "rope_scaling": {"beta_fast": 1.0, "beta_slow": 1.0,
+    "factor": 64.0, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
+    "type": "yarn"}, "routed_scaling_factor": 2.827, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+    "tie_word_embeddings": false})");
 }
 
 }  // namespace
