@@ -1,8 +1,11 @@
 // Layouts: what a step costs beyond its ops, from bytes and rates.
 #include "bench/predict/layout_estimate.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "bench/case/resolve_model.h"
 #include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
 
@@ -62,6 +65,62 @@ TEST_CASE("estimate_layout: between the first and the last micro-batch a sharded
     if (trace.events[i].kind == TraceEvent::Kind::start) ++(i < trace.micro_steps.at(1) ? first : middle);
   CHECK(first > 0);
   CHECK(middle == 0);
+}
+
+TEST_CASE("estimate_layout: a layout that can run is predicted as the dry run of its case", "[predict]") {
+  const CostModel cost_model(find_machine("h200"));
+  const ModelConfig model = cut_to(find_model("llama3.2-1b"), 2);
+  int cases = 0;
+  for (const char* parallel : {"ddp", "fsdp", "hsdp"})
+    for (const int context : {1, 2, 4})
+      for (const int data : {1, 2, 4})
+        for (const char* recompute : {"none", "norm+ffn", "block"})
+          for (const auto& [recipe, accumulation] : {std::pair{"bf16", 1}, {"tensorwise", 3}, {"mxfp8", 1}}) {
+            Case c;
+            c.device = "cuda";
+            c.recipe = recipe;
+            c.parallel = parallel;
+            c.recompute = recompute;
+            c.seq = 2048;
+            c.batch = 2;
+            c.accumulation = accumulation;
+            if (c.parallel == "hsdp") c.shard_group = context * std::max(1, data / 2);
+            if (context * data == 1 && c.parallel != "ddp") continue;
+            if (c.parallel == "hsdp" && c.shard_group < 2) continue;
+            Case own = c;  // as a user gives it
+            own.gpus = context * data;
+            own.context = context;
+            const Plan plan = resolve_model(own, model);
+            const DryRun run = dry_run(plan, nullptr);
+            const double seconds =
+                estimate_step(cost_model, run.trace, cost_model.rates_of(run.trace), context * data).seconds;
+            const LayoutEstimate estimate =
+                estimate_layout(c, model, {.context = context, .data = data}, {.blocks = 1}, cost_model);
+            INFO(parallel << " context " << context << " data " << data << " " << recompute << " " << recipe);
+            CHECK(estimate.step.seconds == seconds);
+            CHECK(estimate.peak_bytes == run.most());
+            ++cases;
+          }
+  CHECK(cases > 200);
+}
+
+TEST_CASE(
+    "estimate_layout: keys that arrive beside the attention shorten the step, by no more than they take",
+    "[predict]") {
+  Case c = sharded_case(1);
+  c.parallel = "ddp";
+  c.seq = 8192;
+  c.reshard = c.grad_sync = "auto";
+  const ModelConfig model = cut_to(find_model("llama3.2-1b"), 2);
+  const CostModel cost_model = model_with(20);
+  const auto time = [&](bool overlap) {
+    return estimate_layout(c, model, {.context = 4, .context_overlap = overlap}, {}, cost_model).step.time;
+  };
+  const StepTime beside = time(true), before = time(false);
+  CHECK(beside.seconds < before.seconds);
+  // Two blocks gather 2 x 8 x 64 columns of 8,192 rows in BF16, once each way; three quarters of it come over the network.
+  const double gathered = 2 * 2 * 8192.0 * 1024 * 2 * 3 / 4 / 20e9;
+  CHECK(before.seconds - beside.seconds < gathered);
 }
 
 TEST_CASE("estimate_layout: the parts of a pipeline's step grow with its micro-batches and add up to it",

@@ -22,6 +22,8 @@ namespace {
 
 using Kind = TraceEvent::Kind;
 
+constexpr int kSharedLane = 0;  // of the whole Comm (comm.h)
+
 /// Returns the bytes of a quantized copy [rows, cols] with its scales.
 double copy_bytes(const OpFormat& format, std::int64_t rows, std::int64_t cols) {
   if (format.dtype == DType::bf16) return 0;
@@ -54,9 +56,12 @@ class Rewriter {
     for (std::vector<int>& ranks : out_.comms)
       for (int& rank : ranks) rank *= layout.tensor;
     if (layout.tensor > 1) tensor_comm_ = add_comm(layout.tensor, 1);
-    if (layout.context > 1) context_comm_ = add_comm(layout.context, layout.tensor);
     if (experts) expert_comm_ = add_comm(layout.experts, 1);
     out_.repeats = local.repeats;
+    for (const TraceCollective& one : local.collectives) {
+      tensor_lane_ = std::max(tensor_lane_, one.lane + 1);
+      if (one.lane != kSharedLane) context_comm_ = one.comm;
+    }
   }
 
   Trace run() {
@@ -99,8 +104,7 @@ class Rewriter {
 
   void start(const char* name, int comm, double bytes) {
     const auto n = static_cast<double>(out_.comms[static_cast<std::size_t>(comm)].size());
-    const int lane = comm == tensor_comm_ || comm == context_comm_ ? 1 : 0;
-    out_.start({name, bytes, (n - 1) / n * bytes, comm, lane});
+    out_.start({name, bytes, (n - 1) / n * bytes, comm, comm == tensor_comm_ ? tensor_lane_ : kSharedLane});
   }
   void wait(int comm) { out_.events.push_back({Kind::wait, comm, 0}); }
 
@@ -131,7 +135,11 @@ class Rewriter {
       if (event.kind == Kind::op || own_parts_->is_exchange(at)) return;
     }
     if (event.kind == Kind::wait) {
-      out_.events.push_back({Kind::wait, event.index, own_parts_ ? own_parts_->later(at) : event.later});
+      const TraceEvent wait{Kind::wait, event.index, own_parts_ ? own_parts_->later(at) : event.later};
+      if (layout_.context_overlap && event.index == context_comm_)
+        keys_wait_ = wait;
+      else
+        out_.events.push_back(wait);
       return;
     }
     if (event.kind == Kind::start) {
@@ -139,11 +147,11 @@ class Rewriter {
       return;
     }
     const OpCost& op = local_.ops[static_cast<std::size_t>(event.index)];
+    if (op.op_class != OpClass::attention) finish_keys();
     if (op.op_class == OpClass::head_loss) backward_ = true;
     if (is_between_linears(op)) inner_ = true;
     if (layout_.tensor > 1 && is_row_op(op)) return rewrite_row_op(op, own_parts_ && own_parts_->follows(at));
     if (layout_.tensor > 1 && is_gemm(op)) return rewrite_gemm(op);
-    if (layout_.context > 1 && op.op_class == OpClass::attention) return rewrite_attention(op);
     emit(layout_.sharded_optimizer && op.op_class == OpClass::optimizer ? shared(op) : rerun(op));
     if (layout_.tensor > 1 && is_called(op, "embedding"))
       tensor_collective("reduce_scatter", activation_bytes());
@@ -151,6 +159,7 @@ class Rewriter {
 
   void rewrite_start(const TraceCollective& collective) {
     TraceCollective one = collective;
+    if (one.comm == context_comm_) finish_keys();
     if (layout_.sharded_optimizer && is_of_gradients(collective)) {
       one.name = "reduce_scatter" + collective.name.substr(std::strlen("all_reduce"));
       one.wire_bytes /= 2;
@@ -297,33 +306,11 @@ class Rewriter {
       tensor_collective("reduce_scatter", activation_bytes());
   }
 
-  /// Two chunks of rows, the first and the last of 2N, attend to all keys before them.
-  void rewrite_attention(const OpCost& op) {
-    const ModelConfig& model = plan_.model;
-    const int n = layout_.context;
-    const double keys_bytes = static_cast<double>(plan_.tokens_per_micro_step() * n * model.kv_heads *
-                                                  (model.head_dim + model.v_dim())) *
-                              2;
-    const bool backward = is_called(op, "attention_backward");
-    start("all_gather", *context_comm_, keys_bytes);
-    if (!layout_.context_overlap) wait(*context_comm_);
-    const std::int64_t local = op.shape[1], rows = local / 2, all = local * n;
-    for (const std::int64_t offset : {std::int64_t{0}, all - rows}) {
-      OpCost chunk = rerun(op);
-      // Pairs of queries and keys, of those of the local sequence alone.
-      const auto r = static_cast<double>(rows), t = static_cast<double>(local);
-      const double pairs = r * (static_cast<double>(offset) + r / 2) / (t * t / 2);
-      chunk.flops *= pairs;
-      chunk.bytes = chunk.bytes / 2 + (offset > 0 ? keys_bytes * (backward ? 2 : 1) : 0);
-      chunk.shape[1] = rows;
-      chunk.shape[2] = offset + rows;
-      chunk.shape[3] = offset;
-      emit(chunk);
-    }
-    if (layout_.context_overlap) wait(*context_comm_);
-    if (!backward) return;
-    start("reduce_scatter", *context_comm_, keys_bytes);
-    wait(*context_comm_);
+  /// Makes later ops wait for the keys of context ranks, if they may arrive beside the attention (context_overlap).
+  void finish_keys() {
+    if (!keys_wait_) return;
+    out_.events.push_back(*keys_wait_);
+    keys_wait_.reset();
   }
 
   const Trace& local_;
@@ -335,6 +322,8 @@ class Rewriter {
   double optimizer_shards_;
   Trace out_;
   std::optional<int> tensor_comm_, context_comm_, expert_comm_;
+  int tensor_lane_ = 0;                  // which no collective of local_ has
+  std::optional<TraceEvent> keys_wait_;  // of the context ranks' keys, put off
   bool backward_ = false, last_gemm_was_head_ = false, pending_wait_ = false, inner_ = false;
 };
 
@@ -343,7 +332,7 @@ void share_experts(Case& c, const RoutingRule& rule, std::int64_t ranks) {
   c.ep = ranks;
   if (ranks == 1) return;
   c.exchange = "slots";
-  c.slots = tokens_to_rank(rule, rule.experts / ranks, c.batch * c.seq, 0);
+  c.slots = tokens_to_rank(rule, rule.experts / ranks, c.batch * c.seq / c.context, 0);
 }
 
 /// Makes the ranks of `layout` share the experts of a traced rank's model. A rank of t tensor ranks accounts for a t-th
@@ -378,8 +367,8 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   if (c.seq % (2 * n) != 0 && n > 1)
     throw InvalidInput(
         fmt::format("{} context ranks do not divide a sequence of {} tokens in two chunks each", n, c.seq));
-  c.seq /= n;
   c.gpus = layout.traced_ranks();
+  c.context = n;
   c.model = Case{}.model;  // only its shape matters, which `model` gives
   ModelConfig local = model;
   local.heads = model.heads / t;
@@ -397,6 +386,7 @@ Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout)
                                    layout.context, t, c.seq));
   c.seq /= layout.context * t;
   c.gpus = std::int64_t{t} * layout.traced_ranks();
+  c.context = 1;
   c.model = Case{}.model;
   share_experts(c, model.moe.rule, layout.experts);
   return resolve_model(c, model);

@@ -1,15 +1,14 @@
-// Traces of parallelism that this program predicts and does not run: tensor parallelism with sequence parallelism,
-// context parallelism and a sharded optimizer, applied to the trace of one rank.
+// Traces of parallelism that this program predicts and does not run: tensor parallelism with sequence parallelism and
+// a sharded optimizer, applied to the trace of one rank.
 //
-// The dry run traces one rank of the data ranks, of a model with its share of the heads, of the FFN and of the
-// vocabulary, and with its part of each sequence. Here the trace gets what it lacks:
+// The dry run traces one rank of the data and context ranks, as it would run, of a model with its share of the heads, of
+// the FFN and of the vocabulary. Here the trace gets what it lacks:
 //
 //   norm [M/t] -> all-gather -> qkv, gate_up [columns / t] -> ... -> o, down [rows / t] -> reduce-scatter
 //
 // forward 4 collectives of a block, backward 6 (gradients gathered and scattered twice each, the norm's output
 // gathered twice for weight gradients); norms work on M/t rows; quantized copies are made of gathered rows, or,
-// with one scale per tensor, before the gather, which then moves FP8. Under context parallelism a rank attends
-// with two chunks of T/(2N) rows each, an early and a late one, to the keys before them.
+// with one scale per tensor, before the gather, which then moves FP8.
 //
 // Experts are divided among consecutive ranks of tensor, context and data together. A rank routes the M/t rows that
 // its norm leaves it: there is no gather before the router and no scatter after the experts, but an all-to-all with
@@ -52,15 +51,15 @@ struct RecomputeShare {
   double attention = 1;  ///< of its attention
 };
 
-/// Returns the plan of one traced rank: `c` has the model, global sequence length and micro-batch; `gpus` becomes
-/// the traced ranks. Throws InvalidInput if tensor ranks do not divide the heads, context ranks the sequence, or the
+/// Returns the plan of one traced rank: `c` has the model, global sequence length and micro-batch; `gpus` and `context`
+/// become those of the layout. Throws InvalidInput if tensor ranks do not divide the heads, context ranks the sequence, or the
 /// ranks that share experts the experts.
 Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
 /// Returns the plan whose trace has the experts' part for divides_expert_rows().
 Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
 
-/// Adds tensor and context parallelism and the sharded optimizer to the trace of local_plan(), and scales what runs
-/// again in backward. `experts`: the trace of expert_plan(), required for divides_expert_rows().
+/// Adds tensor parallelism and the sharded optimizer to the trace of local_plan(), lets the exchange of keys overlap as
+/// the layout says, and scales what runs again in backward. `experts`: the trace of expert_plan(), required for divides_expert_rows().
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
                      const RecomputeShare& recompute = {}, const Trace* experts = nullptr);
 

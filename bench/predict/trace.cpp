@@ -47,7 +47,7 @@ int TraceWriter::comm_index(const Comm& comm) {
 void TraceWriter::started(const Comm& comm, std::uint64_t ticket, const OpCost& cost, double buffer_bytes) {
   const int index = comm_index(comm);
   tickets_[static_cast<std::size_t>(index)] = ticket;
-  trace_.start({cost.name, buffer_bytes, cost.bytes, index, 0});
+  trace_.start({cost.name, buffer_bytes, cost.bytes, index, comm.lane()});
 }
 
 void TraceWriter::waited(const Comm& comm, std::uint64_t ticket) {

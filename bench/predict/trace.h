@@ -20,7 +20,7 @@ struct TraceCollective {
   double buffer_bytes = 0;  ///< of the full buffer, the larger of two
   double wire_bytes = 0;    ///< sent by this rank
   int comm = 0;             ///< index in Trace::comms
-  int lane = 0;             ///< collectives of one lane run one after the other
+  int lane = 0;             ///< Comm::lane(); collectives of one lane run one after the other
   bool operator==(const TraceCollective&) const = default;
 };
 

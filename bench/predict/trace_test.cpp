@@ -38,6 +38,19 @@ std::vector<std::string> names_of(const std::vector<OpCost>& ops) {
   return names;
 }
 
+/// Returns every event in order: the name of an op, or what starts or is waited for.
+std::vector<std::string> names_of_events(const Trace& trace) {
+  std::vector<std::string> names;
+  for (const TraceEvent& event : trace.events) {
+    const auto index = static_cast<std::size_t>(event.index);
+    names.push_back(event.kind == TraceEvent::Kind::op ? trace.ops[index].name
+                    : event.kind == TraceEvent::Kind::start
+                        ? "start " + std::to_string(index)
+                        : "wait " + std::to_string(index) + " but " + std::to_string(event.later));
+  }
+  return names;
+}
+
 /// Returns the number of calls by name.
 std::map<std::string, std::int64_t> calls_by_name(const Trace& trace) {
   std::map<std::string, std::int64_t> calls;
@@ -67,6 +80,44 @@ TEST_CASE("Trace: calls come in the order of a step on the CPU", "[trace]") {
       if (rank.comm().rank() == 0) measured = names.names;
     });
     CHECK(names_of(dry.ops()) == measured);
+  }
+}
+
+TEST_CASE("Trace: starts, waits, lanes and communicators are those of a step on the CPU", "[trace]") {
+  struct Layout {
+    std::int64_t gpus, context;
+    const char* parallel;
+    bool own_lane;
+  };
+  for (const Layout& layout :
+       {Layout{2, 1, "ddp", false}, Layout{2, 1, "fsdp", false}, Layout{2, 2, "ddp", true},
+        Layout{2, 2, "fsdp", true}, Layout{4, 2, "ddp", true}, Layout{4, 2, "hsdp", true}}) {
+    INFO(layout.gpus << " " << layout.context << " " << layout.parallel);
+    Case c = case_of("tiny", "bf16", layout.gpus, layout.parallel);
+    c.context = layout.context;
+    const Plan plan = resolve(c);
+    const DryRun dry = dry_run(plan, nullptr);
+    Trace measured;
+    std::mutex mutex;
+    run_cpu_ranks(plan, dry.extent + watching_bytes(plan), [&](Rank& rank, const DataSource& data) {
+      rank.parameters().initialize(plan.seed, kInitialDeviation);
+      rank.prepare(data, 1, 0);
+      TraceWriter writer;
+      rank.device().set_observer(&writer);
+      rank.comm().set_comm_observer(&writer);
+      rank.enqueue();
+      rank.finish();
+      rank.device().set_observer(nullptr);
+      rank.comm().set_comm_observer(nullptr);
+      const std::lock_guard lock(mutex);
+      if (rank.comm().rank() == 0) measured = writer.take(1);
+    });
+    CHECK(measured.collectives == dry.trace.collectives);
+    CHECK(measured.comms == dry.trace.comms);
+    CHECK(names_of_events(measured) == names_of_events(dry.trace));
+    bool own_lane = false;
+    for (const TraceCollective& one : dry.trace.collectives) own_lane = own_lane || one.lane > 0;
+    CHECK(own_lane == layout.own_lane);
   }
 }
 

@@ -31,6 +31,7 @@ std::unique_ptr<Comm> Comm::subset(const std::vector<int>& members, Lane lane) {
   std::unique_ptr<Comm> comm = do_subset(members, static_cast<int>(self), lane);
   comm->books_ = books_;
   comm->number_ = ++books_->subsets;
+  comm->lane_ = lane == Lane::own ? ++books_->lanes : lane_;
   std::transform(members.begin(), members.end(), comm->members_.begin(), [&](int m) { return members_[m]; });
   return comm;
 }

@@ -55,6 +55,8 @@ class Comm {
   int size() const { return size_; }
   /// Returns 0 for the whole Comm, or n for its n-th subset in order of creation.
   int number() const { return number_; }
+  /// Returns 0 for the lane of the whole Comm, or n for the n-th lane of its own that a subset began.
+  int lane() const { return lane_; }
   /// Returns the members as ranks of the whole Comm.
   const std::vector<int>& members() const { return members_; }
 
@@ -145,7 +147,7 @@ class Comm {
   void check_peer(const char* verb, int rank, const Tensor& buffer) const;
   void count(const OpCost& cost, double buffer_bytes);
 
-  int rank_, size_, number_ = 0;
+  int rank_, size_, number_ = 0, lane_ = 0;
   std::vector<int> members_;
   Ticket started_ = 0, waited_ = 0, told_ = 0;  // told_: to the CommObserver
   std::vector<OpCost> in_flight_;               // for tickets waited_ + 1 to started_
@@ -153,7 +155,7 @@ class Comm {
     std::vector<CollectiveCount> counts;
     OpObserver* observer = nullptr;
     CommObserver* comm_observer = nullptr;
-    int subsets = 0;
+    int subsets = 0, lanes = 0;  // made so far; lanes beside that of the whole Comm
   };
   std::shared_ptr<Books> books_ = std::make_shared<Books>();
 };
