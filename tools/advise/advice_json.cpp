@@ -18,23 +18,24 @@ Json interval(const std::optional<MeanWithInterval>& value) {
   return {{"mean", number(value->mean)}, {"low", number(value->low)}, {"high", number(value->high)}};
 }
 
-Json study(const StudyPrice* price, const PlannedRun& run) {
+Json price_json(const std::optional<LossPrice>& price) {
   if (!price) return Json();
-  return {{"gap_nats", interval(price->gap)},
-          {"bf16_loss_nats", price->bf16_loss},
-          {"price_nats", interval(price->gap_at(run.loss))},
-          {"model", price->card->model},
-          {"parameters", price->parameters},
-          {"tokens_per_parameter", price->tokens_per_parameter},
-          {"verdict", name_of(price->card->verdict.outcome)},
-          {"margin_nats", price->margin_at(price->bf16_loss)},
-          {"study", price->card->study}};
+  return {{"nats", interval(price->gap)},
+          {"evidence", price->evidence()},
+          {"trained_models", price->models},
+          {"measured_in", price->measured ? Json(price->measured->records) : Json()},
+          {"tokens_per_parameter", price->measured ? Json(price->measured->tokens_per_parameter) : Json()}};
+}
+
+Json failure_json(const PublishedLoss* failure) {
+  if (!failure) return Json();
+  return {{"source", failure->source},
+          {"where", failure->where},
+          {"model", failure->model},
+          {"published", failure->published}};
 }
 
 Json row_json(const AdviceRow& row, const Advice& advice) {
-  Json gaps = Json::array();
-  for (const BreakEven& one : row.break_even)
-    gaps.push_back({{"tokens", one.tokens}, {"gap_nats", interval(one.gap)}});
   return {{"recipe", row.speed.recipe},
           {"gather", row.speed.gather.empty() ? Json() : Json(row.speed.gather)},
           {"source", row.speed.tokens_per_s ? Json(name_of(row.speed.source)) : Json()},
@@ -44,12 +45,11 @@ Json row_json(const AdviceRow& row, const Advice& advice) {
           {"fits", row.speed.fits},
           {"dollars_per_billion_tokens", number(advice.dollars(row.speed))},
           {"kwh_per_billion_tokens", number(Advice::kilowatt_hours(row.speed))},
-          {"price", study(row.price, advice.run)},
-          {"price_on_the_other_side_of_the_age", study(row.other_side, advice.run)},
+          {"price", price_json(row.price)},
+          {"known_failure", failure_json(row.failure)},
           {"diverged", row.diverged},
-          {"studied_only_on_far_younger_models", row.only_young},
           {"eligible", row.eligible},
-          {"break_even", gaps},
+          {"break_even_nats", row.break_even ? interval(row.break_even->gap) : Json()},
           {"equal_loss_speedup", interval(row.equal_loss)},
           {"reason", row.speed.no_speed.empty() ? Json() : Json(row.speed.no_speed)}};
 }
@@ -59,11 +59,17 @@ Json row_json(const AdviceRow& row, const Advice& advice) {
 Json advice_json(const Advice& advice) {
   Json rows = Json::array();
   for (const AdviceRow& row : advice.rows) rows.push_back(row_json(row, advice));
-  Json slope;
-  if (advice.slope)
-    slope = {{"nats_per_factor_e", interval(advice.slope->slope)},
-             {"source", advice.slope->source},
-             {"warnings", advice.slope->warnings}};
+  const Json slope = {{"nats_per_factor_e", interval(advice.slope.slope)},
+                      {"source", advice.slope.source},
+                      {"warnings", advice.slope.warnings}};
+  Json choices = Json::array();
+  for (const HorizonChoice& one : advice.choices)
+    choices.push_back({{"tokens", one.tokens},
+                       {"recommended", one.recipe},
+                       {"best", one.best},
+                       {"price_nats", interval(one.gap)},
+                       {"break_even_nats", one.break_even},
+                       {"equal_loss_speedup", interval(one.equal_loss)}});
   return {{"status", advice.status},
           {"recommended", advice.pick ? Json(*advice.pick) : Json()},
           {"headline", headline(advice)},
@@ -72,9 +78,12 @@ Json advice_json(const Advice& advice) {
           {"setting", advice.speeds.setting},
           {"parameters", advice.run.parameters},
           {"tokens", number(advice.run.tokens)},
-          {"bf16_loss_nats", advice.run.loss},
+          {"horizon", advice.horizon},
+          {"serve", name_of(advice.run.serving)},
+          {"bf16_loss_nats", advice.loss},
           {"slope", slope},
           {"rows", rows},
+          {"by_tokens", choices},
           {"emulated", advice.speeds.emulated},
           {"would_fit", advice.speeds.would_fit ? Json(*advice.speeds.would_fit) : Json()},
           {"risks", risks(advice)},

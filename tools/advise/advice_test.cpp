@@ -7,33 +7,33 @@
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
 #include "results/record/record_samples.h"
-#include "tools/analysis/study_samples.h"
 #include "tools/analysis/token_cost.h"
 
 using namespace precbench;
-using study_samples::Rows;
 
 namespace {
 
-constexpr double kGiB = 1 << 30;
+constexpr double kGiB = 1 << 30, kParameters = 1.2e9;
 
-Rows rows_of(double gap) {
-  Rows rows;
-  rows.add_trunks();
-  rows.add_frame();
-  rows.add_forks("tensorwise", gap, 1e-5, Rows::ask);
-  rows.add_forks("blockwise", 0.0005, 1e-5, Rows::ask);
-  return rows;
+/// A gap measured on the planned model after `tokens`, served in BF16; twice that in the recipe.
+GapEvidence measured(const std::string& recipe, double gap, double tokens) {
+  GapEvidence one;
+  one.records = "own", one.recipe = recipe, one.parameters = kParameters;
+  one.tokens_per_parameter = tokens / kParameters;
+  one.bf16_loss = 2.2, one.gap = 3 * gap, one.gap_error = 0.01 * gap, one.runs = 3;
+  one.in_bf16 = MeasuredGap{gap, 0.01 * gap}, one.in_recipe = MeasuredGap{2 * gap, 0.01 * gap};
+  return one;
 }
 
-/// A study in which tensorwise costs `gap` and blockwise 0.0005 nats.
-struct Studies {
-  explicit Studies(double gap) : rows(rows_of(gap)), cards(study_cards(rows.refs())), prices(cards) {}
-  Studies(const Studies&) = delete;
-  Rows rows;
-  std::vector<StudyCard> cards;
-  StudyPrices prices;
-};
+/// Studies in which tensorwise costs `gap` and blockwise 0.00026 nats; all other prices are the law's.
+LossPrices prices_of(double gap) {
+  std::vector<GapEvidence> own;
+  for (const double tokens : {1e12, 15e12}) {
+    own.push_back(measured("tensorwise", gap, tokens));
+    own.push_back(measured("blockwise", 0.00026, tokens));
+  }
+  return LossPrices(committed_law(), own, {});
+}
 
 SpeedRow speed_row(const std::string& recipe, double tokens_per_s, double speedup,
                    SpeedSource source = SpeedSource::committed) {
@@ -61,11 +61,9 @@ SpeedTable speeds() {
   return table;
 }
 
-Advice advice_of(SpeedTable table, const Studies& studies, std::optional<double> tokens,
-                 std::optional<double> price = {}) {
-  std::optional<HorizonSlope> slope;
-  if (tokens) slope = slope_of_law(kBesiroglu2024, *tokens);
-  return make_advice(std::move(table), studies.prices, {1.2e9, tokens, false, 0}, slope, price);
+Advice advice_of(const SpeedTable& table, const LossPrices& prices, std::optional<double> tokens,
+                 std::optional<double> price = {}, Serving serving = Serving::bf16) {
+  return make_advice(table, prices, {kParameters, tokens, serving}, std::nullopt, price);
 }
 
 const AdviceRow& row_of(const Advice& advice, const std::string& recipe) {
@@ -80,98 +78,145 @@ std::string picked(const Advice& advice) { return advice.pick ? advice.rows[*adv
 }  // namespace
 
 TEST_CASE("make_advice: recommends the highest speed-up to equal loss", "[advise]") {
-  const Studies cheap(0.001);
-  const Advice advice = advice_of(speeds(), cheap, 1e12);
+  const Advice advice = advice_of(speeds(), prices_of(0.0005), 1e12);
   CHECK(advice.status == kAdviceGiven);
   CHECK(picked(advice) == "tensorwise");
   const AdviceRow& row = row_of(advice, "tensorwise");
-  // 0.001 of the study's 4.2 nats, at the 2.24 nats of 1.2B parameters and 1T tokens.
-  const double s = kBesiroglu2024.slope(1e12),
-               gap = row.price->gap.mean * kBesiroglu2024.loss(1.2e9, 1e12) / row.price->bf16_loss;
-  CHECK(std::fabs(gap - 0.00053) < 2e-5);
-  CHECK(std::fabs(row.equal_loss->mean - 1.39 / token_factor(gap, s)) < 1e-9);
-  REQUIRE(row.break_even.size() == 1);
-  CHECK(std::fabs(row.break_even[0].gap.mean - break_even_gap(s, 1.39)) < 1e-9);
+  const double s = kBesiroglu2024.slope(1e12);
+  CHECK(row.price->gap.mean == Approx(0.0005));
+  CHECK(row.equal_loss->mean == Approx(1.39 / token_factor(0.0005, s)));
+  CHECK(row.break_even->gap.mean == Approx(break_even_gap(s, 1.39)));
   CHECK_FALSE(row_of(advice, "bf16").equal_loss);
   // At 0.0043 nats it keeps 1.21, less than blockwise's 1.27.
-  const Studies dear(0.008);
-  CHECK(picked(advice_of(speeds(), dear, 1e12)) == "blockwise");
+  CHECK(picked(advice_of(speeds(), prices_of(0.0043), 1e12)) == "blockwise");
+}
+
+TEST_CASE("make_advice: compares the break-even with the gap of the deployment", "[advise]") {
+  // 0.003 nats served in BF16 leave tensorwise ahead of nothing but blockwise; 0.006 served in the recipe do not pay at 15T.
+  SpeedTable table = speeds();
+  table.rows.erase(table.rows.begin() + 1);  // blockwise
+  const LossPrices prices = prices_of(0.003);
+  CHECK(picked(advice_of(table, prices, 15e12)) == "tensorwise");
+  const Advice in_recipe = advice_of(table, prices, 15e12, {}, Serving::recipe);
+  CHECK(row_of(in_recipe, "tensorwise").price->gap.mean == Approx(0.006));
+  CHECK(picked(in_recipe) == "bf16");
+  CHECK(contains(advice_text(in_recipe), "Served in the recipe, it cost 0.0060"));
 }
 
 TEST_CASE("make_advice: recommends bf16 where no recipe pays", "[advise]") {
-  const Studies dear(0.02);
   SpeedTable table = speeds();
   table.rows.erase(table.rows.begin() + 1);
-  const Advice advice = advice_of(table, dear, 15e12);
+  const Advice advice = advice_of(table, prices_of(0.0105), 15e12);
   CHECK(advice.status == kAdviceGiven);
   CHECK(picked(advice) == "bf16");
-  const std::string text = advice_text(advice);
+  const std::string text = advice_text(advice, {1000, true});
   INFO(text);
-  CHECK(text.starts_with("bf16: by the nearest study, no recipe pays at 15T tokens.\n"));
+  CHECK(text.starts_with("bf16: no recipe is expected to pay at 15T tokens.\n"));
   CHECK(contains(text, "tensorwise is 1.39x as fast as BF16 (committed), but 0.4"));
-  CHECK(contains(text, "It pays while it costs less than 0.0036 nats at 15T tokens."));
+  CHECK(contains(text, "It pays below 0.0036 nats at 15T tokens."));
 }
 
 TEST_CASE("make_advice: unproven, diverged and too large recipes are never recommended", "[advise]") {
-  const Studies studies(0.001);
+  const LossPrices prices = prices_of(0.0005);
   SpeedTable table = speeds();
-  table.rows.insert(table.rows.begin(), speed_row("rowwise_gw_hp", 90000, 2.2));
-  CHECK(picked(advice_of(table, studies, 1e12)) == "tensorwise");
-  CHECK_FALSE(row_of(advice_of(table, studies, 1e12), "rowwise_gw_hp").eligible);
-  CHECK(contains(advice_text(advice_of(table, studies, 1e12)), "unproven"));
+  table.rows.insert(table.rows.begin(), speed_row("unheard_of", 90000, 2.2));
+  CHECK(picked(advice_of(table, prices, 1e12)) == "tensorwise");
+  CHECK_FALSE(row_of(advice_of(table, prices, 1e12), "unheard_of").eligible);
+  CHECK(contains(advice_text(advice_of(table, prices, 1e12)), "unproven"));
+  const LossPrices diverging(committed_law(), {measured("tensorwise", 0.0005, 1e12)}, {}, {"tensorwise"});
+  CHECK(picked(advice_of(table, diverging, 1e12)) == "blockwise");
   table.rows[1].fits = false;  // tensorwise
-  CHECK(picked(advice_of(table, studies, 1e12)) == "blockwise");
-  table.rows = {speed_row("rowwise_gw_hp", 90000, 2.2), speed_row("bf16", 40088, 1)};
-  const Advice unproven = advice_of(table, studies, 1e12);
+  CHECK(picked(advice_of(table, prices, 1e12)) == "blockwise");
+  table.rows = {speed_row("unheard_of", 90000, 2.2), speed_row("bf16", 40088, 1)};
+  const Advice unproven = advice_of(table, prices, 1e12);
   CHECK(unproven.status == kNothingProven);
   CHECK_FALSE(unproven.pick);
   CHECK(contains(headline(unproven).front(),
-                 "No recommendation: no recipe has both a speed on such a GPU and a study"));
-  CHECK(contains(headline(unproven).front(), "Unproven: rowwise_gw_hp."));
+                 "No recommendation: no recipe has both a speed on such a GPU and evidence"));
+  CHECK(contains(headline(unproven).front(), "Unproven: unheard_of."));
   for (SpeedRow& row : table.rows) row.fits = false;
   table.would_fit = "--gpus 8";
-  const Advice large = advice_of(table, studies, 1e12);
+  const Advice large = advice_of(table, prices, 1e12);
   CHECK(large.status == kNothingFits);
   CHECK(contains(headline(large).front(), "Nothing fits: BF16 needs "));
   CHECK(contains(headline(large).front(), "It fits with --gpus 8."));
 }
 
-TEST_CASE("make_advice: without tokens, break-even gaps and no speed-up to equal loss", "[advise]") {
-  const Studies studies(0.001);
-  const Advice advice = advice_of(speeds(), studies, std::nullopt);
-  CHECK(picked(advice) == "tensorwise");
-  const AdviceRow& row = row_of(advice, "tensorwise");
-  CHECK_FALSE(row.equal_loss);
-  REQUIRE(row.break_even.size() == 2);
-  const std::string text = advice_text(advice);
+TEST_CASE("make_advice: a recipe that is known to fail is never recommended, whatever a study says",
+          "[advise]") {
+  SpeedTable table = speeds();
+  table.rows.insert(table.rows.begin(), speed_row("mxfp8_e5m2", 90000, 2.2));
+  const LossPrices prices(committed_law(), {measured("mxfp8_e5m2", 0.00001, 1e12)}, {});
+  const Advice advice = advice_of(table, prices, 1e12);
+  CHECK(picked(advice) != "mxfp8_e5m2");
+  const std::string text = advice_text(advice, {1000, true});
   INFO(text);
-  CHECK(contains(text, "less than 0.0097 nats at 1T tokens and 0.0036"));
-  CHECK(contains(text, "below at 15T"));
-  CHECK(contains(text, "Say --tokens"));
+  CHECK(contains(text, "mxfp8_e5m2: known to fail at 8B (Megatron-Bridge), github.com/"));
+  CHECK_FALSE(contains(measuring_command(advice), "mxfp8_e5m2"));
+  table.rows = {table.rows.front(), table.rows.back()};
+  CHECK(contains(headline(advice_of(table, prices, 1e12)).front(), "Known to fail: mxfp8_e5m2."));
+  CHECK(advice_json(advice).at("rows").at(0).at("known_failure").at("source") == "Megatron-Bridge");
 }
 
-TEST_CASE("advice_text: says that equivalent does not mean that it pays", "[advise]") {
-  // The study's margin is 0.25% of the loss, 0.0055 nats at 2.2; the break-even gap of 1.39x at 15T tokens is 0.0036.
-  const Studies studies(0.001);
-  const std::string text = advice_text(advice_of(speeds(), studies, 15e12));
+TEST_CASE("make_advice: a recipe studied on young models alone is not preferred to one of trained models",
+          "[advise]") {
+  SpeedTable table = speeds();
+  table.rows.insert(table.rows.begin(), speed_row("rowwise_gw_hp", 90000, 2.2));
+  const LossPrices prices(committed_law(), {}, {});
+  const Advice advice = advice_of(table, prices, 1e12);
+  CHECK(std::string(row_of(advice, "rowwise_gw_hp").price->evidence()) == "law, young models");
+  CHECK_FALSE(row_of(advice, "rowwise_gw_hp").eligible);
+  CHECK((picked(advice) == "tensorwise" || picked(advice) == "blockwise"));
+  table.rows = {table.rows.front(), table.rows.back()};
+  CHECK(picked(advice_of(table, prices, 1e12)) == "rowwise_gw_hp");
+}
+
+TEST_CASE("make_advice: prices of the law are smooth in the tokens, and agree with and without --tokens",
+          "[advise]") {
+  const LossPrices prices(committed_law(), {}, {});
+  double last = 0;
+  for (double tokens = 1e9; tokens < 2e13; tokens *= 1.5) {
+    const double gap = row_of(advice_of(speeds(), prices, tokens), "tensorwise").price->gap.mean;
+    if (last > 0) CHECK(std::fabs(std::log(gap / last)) < 0.3);
+    last = gap;
+  }
+  const Advice without = advice_of(speeds(), prices, std::nullopt);
+  REQUIRE(without.choices.size() == std::size(kAdviceHorizons));
+  for (const HorizonChoice& one : without.choices) {
+    const Advice with = advice_of(speeds(), prices, one.tokens);
+    CHECK(one.recipe == picked(with));
+    CHECK(one.gap.mean == with.rows[*with.best].price->gap.mean);
+    CHECK(one.equal_loss.low == with.rows[*with.best].equal_loss->low);
+  }
+  CHECK(picked(without) == picked(advice_of(speeds(), prices, 1e12)));
+  const std::string text = advice_text(without);
   INFO(text);
-  CHECK(contains(text, "exceeds the break-even gap"));
-  CHECK(contains(text, "\"equivalent\""));
+  CHECK(contains(text, "Without --tokens, the choice is for 1T"));
+  CHECK(contains(text, "100B"));
+  CHECK(longest_line(text) <= 80);
+}
+
+TEST_CASE("advice_text: says where the law is extrapolated", "[advise]") {
+  const LossPrices prices(committed_law(), {}, committed_evidence());
+  const Advice advice = make_advice(speeds(), prices, {70e9, 15e12, Serving::bf16}, std::nullopt, {});
+  CHECK(
+      contains(advice_text(advice, {1000, true}), "The law is extrapolated: the largest model studied has "));
+  const Advice young = make_advice(speeds(), prices, {70e9, 1e9, Serving::bf16}, std::nullopt, {});
+  CHECK(contains(advice_text(young, {1000, true}), "fewer tokens per parameter than the models of the law"));
 }
 
 TEST_CASE("advice_text: fits 80 columns, with the headline first and the command last", "[advise]") {
-  const Studies studies(0.001);
   SpeedTable table = speeds();
   for (SpeedRow& row : table.rows) row.gather = row.is_bf16() ? "bf16" : "fp8";
   table.rows[0].speedup = MeanWithInterval{1.39, 1.35, 1.43};
   table.rows[0].source = SpeedSource::predicted;
-  const Advice advice = advice_of(table, studies, 1e12, 2.5);
+  const Advice advice = advice_of(table, prices_of(0.0005), 1e12, 2.5);
   const std::string text = advice_text(advice);
   INFO(text);
   CHECK(text.starts_with("tensorwise --gather fp8: 1.39x [1.35, 1.43] as fast as BF16 (predicted), 1.37x"));
   CHECK(longest_line(text) <= 80);
   for (const char* words : {"$/B", "kWh/B", "predicted", "committed", "to equal loss", "4 x NVIDIA H200",
-                            "Besiroglu et al. 2024"})
+                            "measured", "Besiroglu et al. 2024"})
     CHECK(contains(text, words));
   // $2.5 x 4 GPUs x 1e9 tokens at 55,642 tokens/s; 0.036 J per token are 10 kWh.
   CHECK(std::fabs(*advice.dollars(advice.rows[0].speed) - 49.92) < 0.01);
@@ -181,30 +226,22 @@ TEST_CASE("advice_text: fits 80 columns, with the headline first and the command
       "precbench sweep --model llama3.2-1b --recipe bf16,tensorwise,blockwise --seq 2048 --gpus 4 --parallel fsdp "
       "--gather bf16,fp8 --out out/advise");
   CHECK(contains(text, "\nMeasure\n"));
-}
-
-TEST_CASE("advice_text: no column without content, and a study slightly younger than the run in percent", "[advise]") {
-  const Studies studies(0.001);
-  SpeedTable table = speeds();
   for (SpeedRow& row : table.rows) row.joules_per_token.reset();
-  CHECK(!contains(advice_text(advice_of(table, studies, 1e12)), "kWh/B"));
-  double oldest = 0;
-  for (const StudyPrice& price : studies.prices.all()) oldest = std::max(oldest, price.tokens_per_parameter);
-  const std::string text = advice_text(advice_of(table, studies, 1.25 * oldest * 1.2e9), {1000, true});
-  INFO(text);
-  CHECK(contains(text, "the nearest has 20% fewer tokens per parameter"));
+  CHECK(!contains(advice_text(advice_of(table, prices_of(0.0005), 1e12)), "kWh/B"));
 }
 
 TEST_CASE("advice_json: has the rows, the choice and the intervals", "[advise]") {
-  const Studies studies(0.001);
-  const auto json = advice_json(advice_of(speeds(), studies, 1e12, 2.5));
+  const auto json = advice_json(advice_of(speeds(), prices_of(0.0005), 1e12, 2.5));
   CHECK(json.at("status") == 0);
+  CHECK(json.at("serve") == "bf16");
   const auto& row = json.at("rows").at(json.at("recommended").get<std::size_t>());
   CHECK(row.at("recipe") == "tensorwise");
   CHECK(row.at("source") == "committed");
-  CHECK(row.at("price").at("model") == "llama3.2-1b");
-  CHECK(row.at("break_even").at(0).at("tokens") == 1e12);
+  CHECK(row.at("price").at("evidence") == "measured");
+  CHECK(row.at("price").at("measured_in") == "own");
+  CHECK(row.at("known_failure").is_null());
   CHECK(row.at("equal_loss_speedup").at("low") < row.at("equal_loss_speedup").at("mean"));
   CHECK(json.at("slope").at("source") == "law of Besiroglu et al. 2024 (arXiv 2404.10102)");
   CHECK(json.at("rows").back().at("price").is_null());
+  CHECK(json.at("by_tokens").empty());
 }

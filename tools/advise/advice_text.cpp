@@ -53,72 +53,41 @@ std::string speed_words(const SpeedRow& row) {
   return fmt::format("{} as fast as BF16 ({})", factor(*row.speedup), name_of(row.source));
 }
 
-/// Returns "less than 0.0097 nats at 1T tokens".
-std::string break_even_words(const AdviceRow& row) {
-  std::vector<std::string> gaps;
-  for (const BreakEven& one : row.break_even)
-    gaps.push_back(fmt::format("{:.4f} nats at {} tokens", one.gap.mean, token_words(one.tokens)));
-  return fmt::format("less than {}", fmt::join(gaps, " and "));
+std::string run_words(const Advice& advice) {
+  return fmt::format("{} parameters at {} tokens per parameter", token_words(advice.run.parameters),
+                     ratio_words(advice.horizon / advice.run.parameters));
 }
 
-/// Returns "18% fewer" or "166 times fewer" for a number that is smaller by a factor above 1.
-std::string fewer_words(double factor) {
-  return factor < 2 ? fmt::format("{:.0f}% fewer", 100 * (1 - 1 / factor))
-                    : fmt::format("{:.0f} times fewer", factor);
-}
+const char* served_words(Serving serving) { return serving == Serving::bf16 ? "BF16" : "the recipe"; }
 
-std::string run_words(const PlannedRun& run) {
-  std::string words = token_words(run.parameters) + " parameters";
-  if (const auto age = run.tokens_per_parameter()) words += fmt::format(" at {}", ratio_words(*age));
-  return words;
-}
-
-const char* which_study(const Advice& advice) { return advice.run.tokens ? "nearest" : "oldest"; }
-
-/// Returns the condition under which a row pays, and what was found.
+/// Returns what a row costs, by which evidence, and up to what gap it pays.
 std::string price_sentence(const AdviceRow& row, const Advice& advice) {
-  return fmt::format("It pays while it costs {}. The {} study found {}: {}; your run: {}.",
-                     break_even_words(row), which_study(advice), nats(row.price->gap_at(advice.run.loss)),
-                     study_words(*row.price), run_words(advice.run));
-}
-
-/// Returns the speed-up to equal loss at another price than the row's own.
-std::string at_price(const AdviceRow& row, const MeanWithInterval& gap, const HorizonSlope& slope) {
-  return factor(equal_loss_speedup(*row.speed.speedup, gap, slope.slope));
-}
-
-std::string other_side_sentence(const AdviceRow& row, const Advice& advice) {
-  const bool older = row.other_side->tokens_per_parameter > row.price->tokens_per_parameter;
-  std::string words = fmt::format(
-      "{} study found {}: {}; at that price {} is {} to equal loss.", older ? "An older" : "A younger",
-      nats(row.other_side->gap_at(advice.run.loss)), study_words(*row.other_side), row.speed.recipe,
-      at_price(row, row.other_side->gap_at(advice.run.loss), *advice.slope));
-  if (const auto price = between(*row.price, *row.other_side, advice.run))
-    words +=
-        fmt::format(" A power law in tokens per parameter through both gives {:.4f} nats for your run: {}.",
-                    *price, at_price(row, exactly(*price), *advice.slope));
-  return words;
-}
-
-/// Returns the recipes whose studies are far younger than the nearest one.
-std::vector<std::string> only_young(const Advice& advice) {
-  std::vector<std::string> recipes;
-  for (const AdviceRow& row : advice.rows)
-    if (row.only_young) add_once(recipes, row.speed.recipe);
-  return recipes;
+  const LossPrice& price = *row.price;
+  const std::string gap = nats(price.gap);
+  const std::string cost =
+      price.measured
+          ? fmt::format("it cost {} nats in a study of this model at {} tokens per parameter ({})", gap,
+                        ratio_words(price.measured->tokens_per_parameter), price.measured->records)
+          : fmt::format("it is expected to cost {} nats (law of the loss gap, 80%)", gap);
+  return fmt::format("Served in {}, {}. It pays below {:.4f} nats at {} tokens.",
+                     served_words(advice.run.serving), cost, row.break_even->gap.mean,
+                     token_words(advice.horizon));
 }
 
 std::string missing_words(const Advice& advice) {
-  std::vector<std::string> unproven, unknown;
+  std::vector<std::string> unproven, failing, unknown;
   for (const AdviceRow& row : advice.rows) {
     if (row.speed.is_bf16()) continue;
     if (!row.speed.tokens_per_s)
       add_once(unknown, row.speed.recipe);
-    else if (!row.price || row.diverged)
+    else if (row.failure || row.diverged)
+      add_once(failing, row.speed.recipe);
+    else if (!row.price)
       add_once(unproven, row.speed.recipe);
   }
-  std::string words = "No recommendation: no recipe has both a speed on such a GPU and a study of its loss.";
+  std::string words = "No recommendation: no recipe has both a speed on such a GPU and evidence of its loss.";
   if (!unproven.empty()) words += fmt::format(" Unproven: {}.", list_of(unproven));
+  if (!failing.empty()) words += fmt::format(" Known to fail: {}.", list_of(failing));
   if (!unknown.empty()) words += fmt::format(" Of unknown speed: {}.", list_of(unknown));
   if (!advice.speeds.emulated.empty())
     words += fmt::format(" Emulated: {}.", list_of(advice.speeds.emulated));
@@ -176,63 +145,71 @@ std::string speed_columns(const Advice& advice, const Screen& screen) {
 /// Returns the price of each recipe, with the speed-up of its fastest row.
 std::string price_columns(const Advice& advice, const Screen& screen) {
   Table table;
-  table.columns = {name_column("recipe"), number_column("price in loss, nats [95%]", kKeyRank)};
-  std::vector<double> horizons(std::begin(kHorizons), std::end(kHorizons));
-  if (advice.run.tokens) horizons = {*advice.run.tokens};
-  for (const double tokens : horizons)
-    table.columns.push_back({advice.run.tokens ? "pays below" : "below at " + token_words(tokens)});
-  if (advice.slope) table.columns.push_back({"to equal loss"});
+  table.columns = {name_column("recipe"), number_column("loss gap, nats [80%]", kKeyRank),
+                   text_column("evidence"), number_column("pays below"),
+                   number_column("to equal loss", kKeyRank)};
   std::set<std::string> shown;
   for (const AdviceRow& row : advice.rows) {
     if (row.speed.is_bf16() || !row.speed.speedup || !shown.insert(row.speed.recipe).second) continue;
-    const std::string price = row.diverged ? "diverged"
-                              : row.price  ? nats(row.price->gap_at(advice.run.loss))
-                                           : "unproven";
-    std::vector<std::string> cells = {shorten(row.speed.recipe, kLongestRecipe),
-                                      (row.only_young ? "*" : "") + price};
-    for (std::size_t i = 0; i < horizons.size(); ++i)
-      cells.push_back(i < row.break_even.size() ? fmt::format("{:.4f}", row.break_even[i].gap.mean) : "-");
-    if (advice.slope) cells.push_back(row.equal_loss ? factor(*row.equal_loss) : "-");
-    table.rows.push_back(std::move(cells));
+    table.rows.push_back({shorten(row.speed.recipe, kLongestRecipe),
+                          row.price ? nats(row.price->gap) : "unproven",
+                          row.failure    ? "known to fail"
+                          : row.diverged ? "diverged"
+                          : row.price    ? row.price->evidence()
+                                         : "none",
+                          row.break_even ? fmt::format("{:.4f}", row.break_even->gap.mean) : "-",
+                          row.equal_loss ? factor(*row.equal_loss) : "-"});
   }
   return table.rows.empty() ? "" : "\n" + render_term(table, screen);
 }
 
-/// Returns the studies behind the price column, one line each.
-std::vector<std::string> studies(const Advice& advice) {
-  std::vector<std::string> order;  // of first appearance
-  std::map<std::string, std::vector<std::string>> recipes;
-  for (const AdviceRow& row : advice.rows) {
-    if (!row.price) continue;
-    const std::string study = study_words(*row.price);
-    add_once(order, study);
-    add_once(recipes[study], row.speed.recipe);
-  }
+/// Returns the choice by number of tokens, where the run's is unknown.
+std::string choice_columns(const Advice& advice, const Screen& screen) {
+  if (advice.choices.empty()) return "";
+  Table table;
+  TableColumn best = name_column("best recipe");
+  best.rank = kDetailRank;
+  table.columns = {number_column("tokens", kKeyRank),
+                   name_column("recommended"),
+                   best,
+                   number_column("loss gap, nats [80%]", kKeyRank),
+                   number_column("pays below"),
+                   number_column("to equal loss", kKeyRank)};
+  for (const HorizonChoice& one : advice.choices)
+    table.rows.push_back({token_words(one.tokens), one.recipe, one.best, nats(one.gap),
+                          fmt::format("{:.4f}", one.break_even), factor(one.equal_loss)});
+  return "\n" + render_term(table, screen);
+}
+
+/// Returns one line for each recipe that is known to fail.
+std::vector<std::string> known_failures(const Advice& advice) {
   std::vector<std::string> lines;
-  for (const std::string& study : order)
-    lines.push_back(fmt::format("Study of {}: {}.", study, fmt::join(recipes.at(study), ", ")));
+  for (const AdviceRow& row : advice.rows)
+    if (row.failure)
+      add_once(lines,
+               fmt::format("{}: {}, {}: {}.{}", row.speed.recipe, known_failure_words(*row.failure),
+                           row.failure->where, row.failure->published,
+                           row.failure->differs.empty() ? "" : " There: " + row.failure->differs + "."));
   return lines;
 }
 
 std::vector<std::string> notes(const Advice& advice) {
-  std::vector<std::string> texts = studies(advice);
-  const std::vector<std::string> young = only_young(advice);
-  if (!young.empty())
-    texts.push_back(fmt::format("*: studied only on far younger models, so not compared with the others: {}.",
-                                fmt::join(young, ", ")));
+  std::vector<std::string> texts;
+  texts.push_back(fmt::format(
+      "Loss gaps: weights trained in the recipe minus weights trained in BF16, both served in {}, for {}. law: fitted to {} gaps of "
+      "{} models (precbench law), times {:.2f} nats, the loss of your run by {}. young models: the recipe was studied on models below 1 "
+      "token per parameter alone.",
+      served_words(advice.run.serving), run_words(advice), advice.law_gaps, advice.law_models, advice.loss,
+      kBesiroglu2024.name));
   texts.push_back(
       "/B: per billion tokens; energy of GPU boards only. pays below: the break-even gap S (1 - speed-up^-beta) / beta, S = -dL/d "
       "ln(tokens).");
-  texts.push_back(fmt::format(
-      "Prices are the studies' gaps over their BF16 losses, times {:.2f} nats, the loss of your run by "
-      "{}: texts and tokenizers differ.",
-      advice.run.loss, kBesiroglu2024.name));
-  if (advice.slope) {
-    const MeanWithInterval& s = advice.slope->slope;
-    const std::string interval = is_exact(s) ? "" : fmt::format(" [{:.4f}, {:.4f}]", s.low, s.high);
-    texts.push_back(fmt::format("S at {} tokens: {:.4f} nats{}, from {}.", token_words(*advice.run.tokens),
-                                s.mean, interval, advice.slope->source));
-  }
+  const MeanWithInterval& s = advice.slope.slope;
+  const std::string interval = is_exact(s) ? "" : fmt::format(" [{:.4f}, {:.4f}]", s.low, s.high);
+  texts.push_back(fmt::format("S at {} tokens: {:.4f} nats{}, from {}.", token_words(advice.horizon), s.mean,
+                              interval, advice.slope.source));
+  const std::vector<std::string> failures = known_failures(advice);
+  texts.insert(texts.end(), failures.begin(), failures.end());
   texts.insert(texts.end(), advice.speeds.notes.begin(), advice.speeds.notes.end());
   if (!advice.speeds.emulated.empty())
     texts.push_back(
@@ -244,75 +221,55 @@ std::vector<std::string> notes(const Advice& advice) {
   return texts;
 }
 
-/// Returns the exponent of the smallest outlier that breaks the recipe in its study.
-std::optional<double> first_break(const StudyCard& card) {
-  std::optional<double> least;
-  for (const Ladder* ladder : {&card.outlier_ffn, &card.outlier_norm, &card.outlier_vo})
-    if (const auto at = ladder->breaks(); at && (!least || *at < *least)) least = at;
-  return least;
-}
-
 }  // namespace
 
 std::vector<std::string> headline(const Advice& advice) {
   if (advice.status == kNothingFits) return {nothing_fits_words(advice)};
   if (advice.status == kNothingProven) return {missing_words(advice)};
   const AdviceRow &pick = advice.rows[*advice.pick], &best = advice.rows[*advice.best];
-  const std::string horizon = token_words(advice.run.tokens.value_or(kHorizons[0]));
+  const std::string horizon = token_words(advice.horizon);
   const std::string name = name_of_row(best.speed), speed = speed_words(best.speed);
   std::vector<std::string> lines;
   if (!pick.speed.is_bf16()) {
-    const std::string left =
-        pick.equal_loss ? fmt::format(", {} to equal loss at {} tokens", factor(*pick.equal_loss), horizon)
-                        : "";
-    lines = {fmt::format("{}: {}{}.", name, speed, left), price_sentence(pick, advice)};
+    lines = {
+        fmt::format("{}: {}, {} to equal loss at {} tokens.", name, speed, factor(*pick.equal_loss), horizon),
+        price_sentence(pick, advice)};
   } else if (best.speed.speedup->mean <= 1) {
-    return {fmt::format("bf16: no recipe with a study is faster. The best, {}, is {}.", name, speed)};
+    return {fmt::format("bf16: no recipe with evidence is faster. The best, {}, is {}.", name, speed)};
   } else {
-    const std::string left =
-        best.equal_loss ? fmt::format(", but {} to equal loss", factor(*best.equal_loss)) : "";
-    lines = {fmt::format("bf16: by the {} study, no recipe pays at {} tokens.", which_study(advice), horizon),
-             fmt::format("{} is {}{}.", name, speed, left), price_sentence(best, advice)};
+    lines = {fmt::format("bf16: no recipe is expected to pay at {} tokens.", horizon),
+             fmt::format("{} is {}, but {} to equal loss.", name, speed, factor(*best.equal_loss)),
+             price_sentence(best, advice)};
   }
-  if (best.other_side && advice.slope) lines.push_back(other_side_sentence(best, advice));
-  if (!advice.run.tokens) lines.push_back("Say --tokens for the speed-up to equal loss.");
+  if (!advice.run.tokens)
+    lines.push_back("Without --tokens, the choice is for " + horizon + "; others are below.");
   return lines;
 }
 
 std::vector<std::string> risks(const Advice& advice) {
+  /// Ratio of sizes from which a forecast is called an extrapolation.
+  constexpr double kFar = 2;
   std::vector<std::string> texts;
   if (!advice.best) return texts;
   const AdviceRow& row = advice.rows[*advice.best];
-  const StudyPrice& price = *row.price;
-  const double limit = row.break_even[0].gap.mean, loss = advice.run.loss;
-  if (row.equal_loss && pays(*row.equal_loss) == Pays::open)
+  const LossPrice& price = *row.price;
+  if (pays(*row.equal_loss) == Pays::open)
     texts.push_back(
         fmt::format("Whether {} pays is open: its interval to equal loss contains 1.", row.speed.recipe));
-  if (row.other_side && (price.gap_at(loss).mean < limit) != (row.other_side->gap_at(loss).mean < limit))
-    texts.push_back(fmt::format(
-        "The studies on both sides of your run's age disagree on whether {} pays. A study of your own model decides: "
-        "precbench study --init-from CHECKPOINT.",
-        row.speed.recipe));
-  if (const auto age = advice.run.tokens_per_parameter();
-      age && price.tokens_per_parameter < *age && !row.other_side)
-    texts.push_back(fmt::format(
-        "No study is as old as your run will be: the nearest has {} tokens per parameter, and gaps grew with age where "
-        "that was studied.",
-        fewer_words(*age / price.tokens_per_parameter)));
-  if (advice.run.parameters > 2 * price.parameters)
-    texts.push_back(fmt::format("The study's model is {:.0f} times smaller than yours.",
-                                advice.run.parameters / price.parameters));
-  for (const BreakEven& one : row.break_even)
-    if (price.margin_at(loss) > one.gap.mean) {
+  if (!price.measured) {
+    if (advice.run.parameters > kFar * advice.largest_model)
+      texts.push_back(
+          fmt::format("The law is extrapolated: the largest model studied has {} parameters, yours {}.",
+                      token_words(advice.largest_model), token_words(advice.run.parameters)));
+    if (price.younger)
       texts.push_back(fmt::format(
-          "The margin of that study, {:.4f} nats, exceeds the break-even gap at {} tokens: there, \"equivalent\" does not "
-          "mean that a recipe pays.",
-          price.margin_at(loss), token_words(one.tokens)));
-      break;
-    }
-  if (const auto at = first_break(*price.card))
-    texts.push_back(fmt::format("Outliers of 2^{:g} break {} in that study.", *at, row.speed.recipe));
-  if (advice.slope) texts.insert(texts.end(), advice.slope->warnings.begin(), advice.slope->warnings.end());
+          "Your run has fewer tokens per parameter than the models of the law; the gap is that of {} tokens per parameter.",
+          kYoungestLawAge));
+    texts.push_back(
+        "From scratch, gaps were measured on one small model: the interval is wide for that reason. A study of your own "
+        "model and text decides: precbench study --init-from CHECKPOINT.");
+  }
+  texts.insert(texts.end(), advice.slope.warnings.begin(), advice.slope.warnings.end());
   return texts;
 }
 
@@ -322,7 +279,7 @@ std::string measuring_command(const Advice& advice) {
   std::vector<std::string> recipes = {"bf16"};
   bool gather = false;
   for (const AdviceRow& row : advice.rows)
-    if (!row.speed.is_bf16() && row.speed.fits && recipes.size() < kMostRecipes) {
+    if (!row.speed.is_bf16() && row.speed.fits && !row.failure && recipes.size() < kMostRecipes) {
       add_once(recipes, row.speed.recipe);
       gather = gather || row.speed.gather == "fp8";
     }
@@ -345,12 +302,12 @@ std::string measuring_command(const Advice& advice) {
 
 std::string advice_text(const Advice& advice, const Screen& screen) {
   std::string text = wrapped(headline(advice), "", screen);
-  text += '\n' + wrapped({fmt::format("{}, {} x {}: {}", text_at(advice.speeds.setting, "model"),
-                                      advice.gpus(), advice.speeds.gpu.name,
-                                      setting_words(advice.speeds.setting))},
-                         "  ", screen);
-  text += speed_columns(advice, screen) + price_columns(advice, screen) + '\n' +
-          wrapped(notes(advice), "  ", screen);
+  text +=
+      '\n' + wrapped({fmt::format("{}, {} x {}: {}", text_at(advice.speeds.setting, "model"), advice.gpus(),
+                                  advice.speeds.gpu.name, setting_words(advice.speeds.setting))},
+                     "  ", screen);
+  text += speed_columns(advice, screen) + price_columns(advice, screen) + choice_columns(advice, screen) +
+          '\n' + wrapped(notes(advice), "  ", screen);
   if (const std::vector<std::string> dangers = risks(advice); !dangers.empty())
     text += "\nRisk\n" + wrapped(dangers, "  ", screen);
   return text + "\nMeasure\n" + command_lines(printable(measuring_command(advice)), screen, "") +

@@ -35,12 +35,26 @@ void reduce_for_advice(Record& record) {
   record.training->lr.clear();
 }
 
-std::vector<StudyCard> cards_of(const std::vector<SourceRecords>& sources) {
+/// What the reader's own studies say of the loss.
+struct OwnStudies {
+  std::vector<GapEvidence> evidence;
+  std::vector<std::string> diverged;  ///< recipes whose forks diverged while BF16's did not
+};
+
+OwnStudies own_studies(const RecordSet& set) {
   RecordRefs studies;
-  for (const SourceRecords& one : sources)
-    for (const LocatedRecord& located : one.set->records)
-      if (located.record.study) studies.push_back(&located);
-  return study_cards(studies);
+  for (const LocatedRecord& located : set.records)
+    if (located.record.study) studies.push_back(&located);
+  const std::vector<StudyCard> cards = study_cards(studies);
+  OwnStudies own{gap_evidence_of(cards, "--records"), {}};
+  for (const StudyCard& card : cards)
+    if (card.verdict.outcome == ForkOutcome::diverged) own.diverged.push_back(card.verdict.recipe);
+  return own;
+}
+
+/// Returns the parameters that a token passes through.
+double active_parameters(const Record& counts) {
+  return counts.params ? static_cast<double>(counts.params->active) : parameters_of(counts).value_or(0);
 }
 
 }  // namespace
@@ -64,13 +78,15 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
     throw InvalidInput("--records: no records lie beside this program (share/precbench/records); name some");
   const std::vector<SourceRecords> sources = {{SpeedSource::measured, &measured},
                                               {SpeedSource::committed, &committed}};
-  SpeedTable speeds = speed_table(options, host, sources);
-  const std::vector<StudyCard> cards = cards_of(sources);
-  const StudyPrices prices(cards);
-  const Record& counts = speeds.bf16_counts;
-  const PlannedRun run{parameters_of(counts).value_or(0), options.tokens, counts.params.has_value(), 0};
-  const Advice advice = make_advice(std::move(speeds), prices, run, std::move(slope), options.price);
-  const std::string text = options.json ? json_text(advice_json(advice)) : advice_text(advice, plain_screen(STDOUT_FILENO));
+  const SpeedTable speeds = speed_table(options, host, sources);
+  OwnStudies own = own_studies(measured);
+  const LossPrices prices(committed_law(), std::move(own.evidence), committed_evidence(),
+                          std::move(own.diverged));
+  const PlannedRun run{active_parameters(speeds.bf16_counts), options.tokens,
+                       options.serve == name_of(Serving::recipe) ? Serving::recipe : Serving::bf16};
+  const Advice advice = make_advice(speeds, prices, run, slope, options.price);
+  const std::string text =
+      options.json ? json_text(advice_json(advice)) : advice_text(advice, plain_screen(STDOUT_FILENO));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return advice.status;
 }
@@ -83,6 +99,11 @@ void add_advise_flags(CLI::App& command, AdviseOptions& options) {
   in_group(
       command.add_option("--gpu", options.gpu, "GPU model, as in h100 (default the GPU of this machine)"),
       "NAME");
+  in_group(command.add_option("--serve", options.serve,
+                              "how the trained weights will be used: in BF16, or in the recipe"),
+           "bf16|recipe")
+      ->check(CLI::IsMember({"bf16", "recipe"}).description(""))
+      ->capture_default_str();
   in_group(command.add_option("--price", options.price, "price of a GPU hour [$]"), "X")
       ->check([](const std::string& text) {
         const auto value = parse_number<double>(text);

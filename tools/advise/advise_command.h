@@ -1,7 +1,7 @@
 // precbench advise: which recipe, at what price. Answers from records and a dry run; runs nothing.
 //
 // Exit status: 0 with a recommendation, 1 nothing fits, 2 bad input (InvalidInput), 3 no recipe has both a
-// speed on such a GPU and a study of its loss.
+// speed on such a GPU and evidence of its loss.
 #pragma once
 
 #include <optional>
@@ -24,6 +24,7 @@ struct AdviseOptions {
   std::optional<double> price;       ///< per GPU hour
   std::vector<std::string> base;     ///< BF16 runs of the reader, for the slope of the loss
   std::vector<std::string> records;  ///< record files and folders: measured by the reader
+  std::string serve = "bf16";        ///< how the trained weights will be used: "bf16" or "recipe"
   bool json = false;
 };
 

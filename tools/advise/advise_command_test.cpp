@@ -42,8 +42,8 @@ TEST_CASE("advise: committed rows are the committed speeds", "[advise]") {
   CHECK(row->at("speedup").at("mean") > 1.3);
   CHECK(row->at("dollars_per_billion_tokens") > 10);
   CHECK(row->at("kwh_per_billion_tokens") > 5);
-  // A young study is not the price of a run of 125 tokens per parameter.
-  CHECK(row->at("price").at("tokens_per_parameter") > 12.5);
+  CHECK(row->at("price").at("evidence") == "law");
+  CHECK(row->at("price").at("trained_models") >= 6);
   const Json* bf16 = row_of(json, "bf16");
   REQUIRE(bf16);
   CHECK(bf16->at("speedup").at("mean") == 1);
@@ -149,8 +149,19 @@ TEST_CASE("advise: ranks that share sequences have more of them and the sweep th
   CHECK(contains(shared, "--reshard off"));
 }
 
+TEST_CASE("advise: the deployment changes the price", "[advise]") {
+  const std::string run = "--model llama3.1-8b --gpus 4 --gpu h200 --seq 4096 --tokens 15T";
+  const Json in_bf16 = advise_json(run), in_recipe = advise_json(run + " --serve recipe");
+  CHECK(in_bf16.at("serve") == "bf16");
+  CHECK(in_recipe.at("serve") == "recipe");
+  CHECK(row_of(in_recipe, "tensorwise")->at("price").at("nats").at("mean") <
+        row_of(in_bf16, "tensorwise")->at("price").at("nats").at("mean"));
+  CHECK(row_of(in_bf16, "tensorwise_delayed")->at("known_failure").at("where") == "arXiv 2409.12517");
+}
+
 TEST_CASE("advise: bad input is one line and status 2", "[advise]") {
   const auto refusal = [](const std::string& arguments) { return refusal_in(advise(arguments)); };
+  CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --serve fp8"), "--serve"));
   CHECK(contains(refusal("--gpu h200"), "--model: advise needs a model"));
   CHECK(contains(refusal("--model no-such-model --gpu h200"), "unknown model \"no-such-model\""));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h300"), "--gpu: unknown GPU \"h300\"; known are "));

@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kHeader =
-    "records,parameters,tokens_per_parameter,recipe,training,fork_steps,bf16_loss,gap,gap_error,runs,held_out,in_bf16,in_recipe,at_switch";
+    "records,parameters,tokens_per_parameter,recipe,training,fork_steps,bf16_loss,gap,gap_error,runs,held_out,in_bf16,in_bf16_error,in_recipe,in_recipe_error,at_switch";
 
 /// Returns the parameters that a token passes through.
 std::optional<double> active_parameters(const Record& record) {
@@ -40,14 +40,24 @@ double error_of(const MeanWithInterval& interval, int runs) {
   return (interval.high - interval.low) / 2 / student_t_quantile(0.975, runs - 1);
 }
 
+MeasuredGap measured(const MeanWithInterval& interval, int runs) {
+  return {interval.mean, error_of(interval, runs)};
+}
+
 /// Returns a deployment answer's difference at an age; null if it has none there.
-std::optional<double> difference_at(const std::optional<DeploymentAnswer>& answer, std::int64_t age) {
+std::optional<MeanWithInterval> difference_at(const std::optional<DeploymentAnswer>& answer,
+                                              std::int64_t age) {
   const AgeInterval* found = answer ? find_age(answer->verdict, age) : nullptr;
-  return found ? found->mean : std::nullopt;
+  return found ? found->difference : std::nullopt;
 }
 
 /// Six significant digits: more than the runs resolve, and the same text on every machine.
 std::string digits(const std::optional<double>& value) { return value ? fmt::format("{:.6g}", *value) : ""; }
+
+/// Returns two cells: mean and standard error.
+std::string cells(const std::optional<MeasuredGap>& gap) {
+  return gap ? digits(gap->mean) + ',' + digits(gap->error) : ",";
+}
 
 std::vector<std::string> cells_of(const std::string& line) {
   std::vector<std::string> cells;
@@ -105,9 +115,11 @@ std::vector<GapEvidence> gap_evidence_of(const std::vector<StudyCard>& cards, co
       one.bf16_loss = price.bf16_loss, one.fork_steps = card.fork_steps;
       one.gap = gap->mean, one.runs = card.verdict.trunks, one.gap_error = error_of(*gap, one.runs);
       if (price.held_out) one.held_out = price.held_out->mean;
-      if (price.held_out_in_bf16 && card.changes.empty()) one.in_bf16 = price.held_out_in_bf16->mean;
+      if (price.held_out_in_bf16 && card.changes.empty())
+        one.in_bf16 = measured(*price.held_out_in_bf16, one.runs);
       if (card.deployment && card.changes.empty())
-        one.in_recipe = difference_at(card.deployment->in_recipe, price.age);
+        if (const auto gap_in_recipe = difference_at(card.deployment->in_recipe, price.age))
+          one.in_recipe = measured(*gap_in_recipe, one.runs);
       if (price.at_switch) one.at_switch = price.at_switch->mean;
       evidence.push_back(std::move(one));
     }
@@ -154,7 +166,8 @@ std::vector<GapEvidence> gap_evidence_of_long_runs(const RecordRefs& runs, const
     one.held_out = one.gap;
     const bool ends_in_bf16 =
         first.definition && first.definition->recipe && first.definition->recipe->contains("schedule");
-    if (in_bf16.size() == gaps.size() && !ends_in_bf16) one.in_bf16 = mean_and_spread(in_bf16).mean;
+    if (in_bf16.size() == gaps.size() && !ends_in_bf16)
+      one.in_bf16 = measured(*mean_with_interval(in_bf16), one.runs);
     evidence.push_back(std::move(one));
   }
   return evidence;
@@ -186,7 +199,7 @@ std::string evidence_csv(const std::vector<GapEvidence>& evidence) {
         fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", one.records, digits(one.parameters),
                     digits(one.tokens_per_parameter), one.recipe, name_of(one.training), one.fork_steps,
                     digits(one.bf16_loss), digits(one.gap), digits(one.gap_error), one.runs,
-                    digits(one.held_out), digits(one.in_bf16), digits(one.in_recipe), digits(one.at_switch));
+                    digits(one.held_out), cells(one.in_bf16), cells(one.in_recipe), digits(one.at_switch));
   return text;
 }
 
@@ -219,8 +232,12 @@ std::vector<GapEvidence> read_evidence(const std::string& csv) {
     if (cells[4] != name_of(one.training)) refuse(fmt::format("training \"{}\"", cells[4]));
     one.fork_steps = static_cast<std::int64_t>(number(5)), one.bf16_loss = number(6);
     one.gap = number(7), one.gap_error = number(8), one.runs = static_cast<int>(number(9));
-    one.held_out = optional(10), one.in_bf16 = optional(11), one.in_recipe = optional(12),
-    one.at_switch = optional(13);
+    const auto with_error = [&](std::size_t column) {
+      return cells[column].empty() ? std::nullopt
+                                   : std::optional(MeasuredGap{number(column), number(column + 1)});
+    };
+    one.held_out = optional(10), one.in_bf16 = with_error(11), one.in_recipe = with_error(13);
+    one.at_switch = optional(15);
     if (!(one.parameters > 0) || !(one.tokens_per_parameter > 0) || !(one.bf16_loss > 0))
       refuse("parameters, tokens and loss must be above 0");
     evidence.push_back(std::move(one));

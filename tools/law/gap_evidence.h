@@ -19,6 +19,11 @@ enum class TrainingStart : std::uint8_t { from_scratch, continued };
 /// Returns "from scratch" or "continued".
 const char* name_of(TrainingStart training);
 
+/// A mean over runs with its standard error, nats.
+struct MeasuredGap {
+  double mean = 0, error = 0;
+};
+
 /// Loss gap of one recipe, of one model at one age. Losses and gaps in nats per token of the study.
 struct GapEvidence {
   std::string records;              ///< file under results/, without .jsonl and .xz
@@ -34,14 +39,15 @@ struct GapEvidence {
   int runs = 0;
   /// Held-out differences after the last step: weights of the recipe in the recipe minus BF16's in BF16; both in BF16; both
   /// in the recipe. Null where they were not measured.
-  std::optional<double> held_out, in_bf16, in_recipe;
+  std::optional<double> held_out;
+  std::optional<MeasuredGap> in_bf16, in_recipe;
   /// BF16's weights in the recipe minus in BF16, when the forks began.
   std::optional<double> at_switch;
 
   double share() const { return gap / bf16_loss; }
   /// Returns what the recipe costs BF16's weights: after the forks if that was measured, else when they began.
   std::optional<double> recipe_of_bf16_weights() const {
-    return in_recipe && held_out ? std::optional(*held_out - *in_recipe) : at_switch;
+    return in_recipe && held_out ? std::optional(*held_out - in_recipe->mean) : at_switch;
   }
 };
 

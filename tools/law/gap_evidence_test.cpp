@@ -52,7 +52,8 @@ TEST_CASE("gap_evidence_of_long_runs: pairs runs of equal seed by their held-out
   CHECK(one.gap == Approx(0.01 + 0.001 / 3));
   CHECK(one.gap_error > 0);
   REQUIRE(one.in_bf16);
-  CHECK(*one.in_bf16 == Approx(0.005));
+  CHECK(one.in_bf16->mean == Approx(0.005));
+  CHECK(one.in_bf16->error == Approx(0).margin(1e-9));
 }
 
 TEST_CASE("evidence_csv: is read back as it was written", "[law]") {
@@ -60,15 +61,17 @@ TEST_CASE("evidence_csv: is read back as it was written", "[law]") {
   full.records = "h200/a", full.parameters = 1.5e9, full.tokens_per_parameter = 13224.5,
   full.recipe = "mxfp8";
   full.fork_steps = 100, full.bf16_loss = 2.25, full.gap = 0.004, full.gap_error = 0.00025, full.runs = 3;
-  full.held_out = 0.0041, full.in_bf16 = -0.0001, full.in_recipe = -0.002, full.at_switch = 0.006;
+  full.held_out = 0.0041, full.in_bf16 = MeasuredGap{-0.0001, 0.00005},
+  full.in_recipe = MeasuredGap{-0.002, 0.0003}, full.at_switch = 0.006;
   GapEvidence bare = full;
   bare.training = TrainingStart::from_scratch, bare.fork_steps = 0;
-  bare.held_out = bare.in_bf16 = bare.in_recipe = bare.at_switch = std::nullopt;
+  bare.held_out = bare.at_switch = std::nullopt, bare.in_bf16 = bare.in_recipe = std::nullopt;
   const std::string csv = evidence_csv({full, bare});
   const auto read = read_evidence(csv);
   REQUIRE(read.size() == 2);
   CHECK(evidence_csv(read) == csv);
-  CHECK(read[0].in_bf16 == -0.0001);
+  CHECK(read[0].in_bf16->mean == -0.0001);
+  CHECK(read[0].in_recipe->error == 0.0003);
   CHECK(read[1].training == TrainingStart::from_scratch);
   CHECK_FALSE(read[1].at_switch);
 }

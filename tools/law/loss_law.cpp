@@ -110,7 +110,7 @@ LossLaw::LossLaw(const std::vector<GapEvidence>& evidence) {
     if (is_young(*one)) continue;
     const bool scratch = one->training == TrainingStart::from_scratch, fp4 = is_fp4(one->recipe);
     if (one->in_bf16)
-      (scratch ? in_weights_from_scratch : in_weights)[fp4][model_key(*one)].push_back(*one->in_bf16 /
+      (scratch ? in_weights_from_scratch : in_weights)[fp4][model_key(*one)].push_back(one->in_bf16->mean /
                                                                                        one->gap);
     if (const auto cost = one->recipe_of_bf16_weights())
       of_bf16_weights[fp4][model_key(*one)].push_back(*cost / one->gap);

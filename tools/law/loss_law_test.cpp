@@ -25,7 +25,8 @@ GapEvidence gap(const std::string& recipe, double parameters, double age, double
   one.records = "test", one.recipe = recipe, one.parameters = parameters, one.tokens_per_parameter = age;
   one.bf16_loss = 2, one.gap = 2 * factor * true_share(recipe, parameters, age);
   one.gap_error = 0.01 * one.gap, one.runs = 3;
-  one.held_out = one.gap, one.in_bf16 = 0.3 * one.gap, one.in_recipe = -0.5 * one.gap;
+  one.held_out = one.gap, one.in_bf16 = MeasuredGap{0.3 * one.gap, 0},
+  one.in_recipe = MeasuredGap{-0.5 * one.gap, 0};
   return one;
 }
 
@@ -47,7 +48,7 @@ std::vector<GapEvidence> evidence(double between = 0, double within = 0, unsigne
 
 GapEvidence from_scratch(const std::string& recipe) {
   GapEvidence one = gap(recipe, kSizes[0], 20, std::exp(kScratch));
-  one.training = TrainingStart::from_scratch, one.in_bf16 = 0.7 * one.gap;
+  one.training = TrainingStart::from_scratch, one.in_bf16 = MeasuredGap{0.7 * one.gap, 0};
   return one;
 }
 

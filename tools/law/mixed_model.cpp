@@ -39,7 +39,7 @@ Vector solve(const Matrix& l, Vector b) {
 /// The normal equations for given standard deviations.
 struct Equations {
   Matrix factor;          ///< Cholesky factor of the matrix
-  Vector solution;           ///< coefficients, then group effects
+  Vector solution;        ///< coefficients, then group effects
   double likelihood = 0;  ///< restricted, logarithm, but for a constant
 };
 

@@ -124,7 +124,7 @@ CLI::App* add_advise_command(CLI::App& app, AdviseCommand& command) {
       "Exit status: 0 with a recommendation\n"
       "             1 nothing fits\n"
       "             2 bad input\n"
-      "             3 no recipe has both a speed on such a GPU and a study of its loss\n"
+      "             3 no recipe has both a speed on such a GPU and evidence of its loss\n"
       "\n"
       "Examples:\n"
       "  # a run of 1T tokens on four H200\n"

@@ -1,0 +1,72 @@
+// Looks up studies and asks the law. See loss_prices.h.
+#include "tools/advise/loss_prices.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/analysis/token_cost.h"
+
+namespace precbench {
+namespace {
+
+/// Ratios up to which a study is of this very model and age.
+constexpr double kSameModel = 1.01, kSameAge = 1.25;
+
+bool within(double a, double b, double factor) { return std::fabs(std::log(a / b)) <= std::log(factor); }
+
+std::optional<MeasuredGap> served(const GapEvidence& one, Serving serving) {
+  if (serving == Serving::bf16) return one.in_bf16;
+  if (serving == Serving::recipe) return one.in_recipe;
+  return MeasuredGap{one.gap, one.gap_error};
+}
+
+}  // namespace
+
+const char* LossPrice::evidence() const {
+  return measured ? "measured" : models > 0 ? "law" : "law, young models";
+}
+
+LossPrices::LossPrices(const LossLaw& law, std::vector<GapEvidence> own,
+                       const std::vector<GapEvidence>& committed, std::vector<std::string> diverged)
+    : law_(law), evidence_(std::move(own)), diverged_(std::move(diverged)) {
+  evidence_.insert(evidence_.end(), committed.begin(), committed.end());
+  for (const GapEvidence& one : evidence_)
+    if (one.tokens_per_parameter >= kYoungestLawAge) largest_ = std::max(largest_, one.parameters);
+}
+
+bool LossPrices::diverged(const std::string& recipe) const {
+  return std::find(diverged_.begin(), diverged_.end(), recipe) != diverged_.end();
+}
+
+const GapEvidence* LossPrices::measured(const std::string& recipe, const PlannedRun& run,
+                                        double tokens) const {
+  const auto found = std::find_if(evidence_.begin(), evidence_.end(), [&](const GapEvidence& one) {
+    return one.recipe == recipe && within(one.parameters, run.parameters, kSameModel) &&
+           within(one.tokens_per_parameter * one.parameters, tokens, kSameAge) && served(one, run.serving);
+  });
+  return found == evidence_.end() ? nullptr : &*found;
+}
+
+std::optional<LossPrice> LossPrices::at(const std::string& recipe, const PlannedRun& run,
+                                        double tokens) const {
+  if (!(run.parameters > 0)) return std::nullopt;
+  LossPrice price;
+  price.models = law_.models_of(recipe);
+  if (const GapEvidence* study = measured(recipe, run, tokens)) {
+    const MeasuredGap gap = *served(*study, run.serving);
+    const double half =
+        student_t_quantile((1 + kForecastCoverage) / 2, std::max(1, study->runs - 1)) * gap.error;
+    price.gap = {gap.mean, gap.mean - half, gap.mean + half};
+    price.measured = *study;
+    return price;
+  }
+  const double oldest = std::max(tokens, kYoungestLawAge * run.parameters);
+  price.younger = oldest > tokens;
+  const auto share = law_.share({recipe, run.parameters, oldest, run.serving, TrainingStart::from_scratch});
+  if (!share) return std::nullopt;
+  const GapForecast nats = share->times(kBesiroglu2024.loss(run.parameters, tokens));
+  price.gap = {nats.median, nats.low, nats.high};
+  return price;
+}
+
+}  // namespace precbench

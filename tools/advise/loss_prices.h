@@ -1,0 +1,56 @@
+// The price in loss of training in a recipe: measured on this very model at this age, else what the law of the loss gap
+// (tools/law/loss_law.h) forecasts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/record/statistics.h"
+#include "tools/analysis/published_losses.h"
+#include "tools/law/loss_law.h"
+
+namespace precbench {
+
+/// A planned run and how its weights will be served.
+struct PlannedRun {
+  double parameters = 0;         ///< active ones of a mixture of experts
+  std::optional<double> tokens;  ///< null: unknown
+  Serving serving = Serving::bf16;
+};
+
+/// Loss gap at one number of tokens, nats, with its 80% interval.
+struct LossPrice {
+  MeanWithInterval gap;                 ///< mean: the median of a forecast
+  std::optional<GapEvidence> measured;  ///< the study that it comes from; null: the law
+  int models = 0;  ///< trained models that were studied in the recipe; 0: young ones alone
+  bool younger =
+      false;  ///< the run is younger than the law's models: the gap at their youngest age stands in
+
+  /// Returns "measured", "law" or "law, young models".
+  const char* evidence() const;
+};
+
+class LossPrices {
+ public:
+  /// `own`: what the reader's studies measured, preferred to `committed`. `diverged`: recipes whose forks diverged in them.
+  LossPrices(const LossLaw& law, std::vector<GapEvidence> own, const std::vector<GapEvidence>& committed,
+             std::vector<std::string> diverged = {});
+
+  /// Returns the price at `tokens`; null if neither a study nor the law knows the recipe.
+  std::optional<LossPrice> at(const std::string& recipe, const PlannedRun& run, double tokens) const;
+  bool diverged(const std::string& recipe) const;
+  const LossLaw& law() const { return law_; }
+  /// Returns the parameters of the largest model with evidence of kYoungestLawAge and older.
+  double largest_model() const { return largest_; }
+
+ private:
+  const GapEvidence* measured(const std::string& recipe, const PlannedRun& run, double tokens) const;
+
+  const LossLaw& law_;
+  std::vector<GapEvidence> evidence_;
+  std::vector<std::string> diverged_;
+  double largest_ = 0;
+};
+
+}  // namespace precbench
