@@ -35,7 +35,7 @@ void reduce_for_advice(Record& record) {
   record.training->lr.clear();
 }
 
-/// What the reader's own studies say of the loss.
+/// Loss gaps and divergence in the reader's own studies.
 struct OwnStudies {
   std::vector<GapEvidence> evidence;
   std::vector<std::string> diverged;  ///< recipes whose forks diverged while BF16's did not
