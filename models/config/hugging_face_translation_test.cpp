@@ -73,7 +73,7 @@ TEST_CASE("config.json: absent keys of these families have the defaults of Trans
   struct Family {
     const char *model_type, *required, *defaults;
   };
-  constexpr Family kFamilies[] = {
+  constexpr Family kTranslated[] = {
       {"glm4_moe_lite", "{}",
        R"({"vocab_size": 154880, "hidden_size": 2048, "intermediate_size": 10240,
           "moe_intermediate_size": 1536, "num_hidden_layers": 47, "num_attention_heads": 20,
@@ -135,7 +135,7 @@ TEST_CASE("config.json: absent keys of these families have the defaults of Trans
           "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "attention_bias": false,
           "head_dim": null})"},
   };
-  for (const Family& family : kFamilies) {
+  for (const Family& family : kTranslated) {
     INFO(family.model_type);
     json file = json::parse(family.required);
     file["model_type"] = family.model_type;
