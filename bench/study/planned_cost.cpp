@@ -35,7 +35,7 @@ void print_cells(const std::vector<StudyCase>& cases, const Screen& screen) {
       fmt::print(
           "{}",
           paragraph(fmt::format(
-                        "sensitivity of {} on {}, trunk {} at age {}: at most {} cells, {} of {} tokens each",
+                        "sensitivity of {} on {}, trunk {} after {} steps: at most {} cells, {} of {} tokens each",
                         one.fields.recipe, one.fields.model, one.place.trunk, one.place.age, cells,
                         fmt::format("{} {}", one.fields.fidelity_batches,
                                     one.fields.fidelity_batches == 1 ? "batch" : "batches"),

@@ -42,7 +42,7 @@ SteadyAge find_steady_age(const std::vector<std::vector<double>>& losses,
                           const std::vector<std::int64_t>& candidates, double level) {
   for (const std::vector<double>& loss : losses)
     for (const double value : loss)
-      if (!std::isfinite(value)) throw InvalidInput("a trunk's loss is not finite: it has no steady age");
+      if (!std::isfinite(value)) throw InvalidInput("a trunk's loss is not finite: it is steady from no step on");
   SteadyAge found{candidates.back(), false, {}};
   for (const std::int64_t age : candidates) {
     if (age == candidates.back()) break;
@@ -61,7 +61,7 @@ std::string describe(const SteadyAge& found, std::int64_t last) {
     return fmt::format("BF16's loss is steady from step {} on: it moves by {} until step {}", found.age,
                        change, last);
   return fmt::format(
-      "BF16's loss is still moving at the last age: by {} over the last half of {} steps. Forks begin after {}; a longer "
+      "BF16's loss is still moving at the last saved step: by {} over the last half of {} steps. Forks begin after {}; a longer "
       "re-warming ([rewarm] most) may be steady",
       change, last, last);
 }

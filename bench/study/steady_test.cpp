@@ -78,7 +78,7 @@ TEST_CASE("find_steady_age: a loss that never settles gives the last age and not
   CHECK_FALSE(found.steady);
   CHECK(found.age == 400);
   CHECK(found.change.mean == Approx(-0.1).epsilon(0.05));  // of the last doubling
-  CHECK(contains(describe(found, 400), "still moving at the last age: by -0.10"));
+  CHECK(contains(describe(found, 400), "still moving at the last saved step: by -0.10"));
 }
 
 TEST_CASE("find_steady_age: the change has the interval of a plain regression", "[steady]") {

@@ -134,7 +134,7 @@ StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, st
   set_fields(trunk, settings.trunk);
   if (settings.steady && !settings.starts_trained())
     throw InvalidInput(
-        "[trunk] ages: \"steady\" is for weights that were trained before; add --init-from, or give the ages");
+        "[trunk] ages: \"steady\" is for weights that were trained before; add --init-from, or give the steps");
   const std::vector<std::int64_t> kept = settings.kept_ages();
   trunk.steps = kept.back();
   trunk.checkpoint_every = kept.back();

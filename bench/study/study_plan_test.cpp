@@ -292,5 +292,5 @@ TEST_CASE("StudyPlan: forks begin at the chosen age and record that it is steady
 TEST_CASE("StudyPlan: steady ages need weights that were trained before", "[study][init]") {
   StudySettings settings = default_study({});
   settings.steady = true;
-  CHECK(contains(refusal_of([&] { plan_of(settings, "rowwise"); }), "add --init-from, or give the ages"));
+  CHECK(contains(refusal_of([&] { plan_of(settings, "rowwise"); }), "add --init-from, or give the steps"));
 }

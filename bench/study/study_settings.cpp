@@ -74,7 +74,7 @@ void set_ages(StudySettings& settings, const Words& words) {
   settings.steady = words == Words{"steady"};
   if (settings.steady) return;
   several(&StudySettings::ages, std::int64_t{1}, kMost)(settings, words);
-  if (settings.ages.empty()) throw InvalidInput("no age; forks begin after at least one step of a trunk");
+  if (settings.ages.empty()) throw InvalidInput("no steps; forks begin after at least one step of a trunk");
 }
 
 void set_trained_tokens(StudySettings& settings, const Words& words) {
@@ -275,7 +275,7 @@ std::vector<std::int64_t> StudySettings::kept_ages() const {
   for (std::int64_t age = rewarm_first; age <= rewarm_most; age *= 2) doublings.push_back(age);
   if (doublings.size() < 2 || rewarm_first < 2)
     throw InvalidInput(fmt::format(
-        "[rewarm]: first = {} and most = {} leave no age to compare with: most must be twice first, and first 2",
+        "[rewarm]: first = {} and most = {} leave no step to compare with: most must be twice first, and first 2",
         rewarm_first, rewarm_most));
   return doublings;
 }

@@ -52,7 +52,7 @@ TEST_CASE("read_study_file: invalid settings are refused with their line", "[stu
   CHECK(refusal("[work]\nseed = 3\n").starts_with(":2: --seed: not available in a study"));
   CHECK(refusal("[work]\nlr = 1e-3\n").starts_with(":2: --lr: not available in a study"));
   CHECK(refusal("[fork]\nsteps = 3\n") == ":2: steps: 3 is not in [12, 1000000000]");
-  CHECK(refusal("[trunk]\nages = []\n").starts_with(":2: ages: no age"));
+  CHECK(refusal("[trunk]\nages = []\n").starts_with(":2: ages: no steps"));
   CHECK(refusal("[verdict]\nmargin = much\n") == ":2: margin: \"much\" is not a number");
   CHECK(refusal("[control]\napart = [\"mxfp8\"]\n") == ":2: apart: \"mxfp8\" is not CONTROL:RECIPE");
   CHECK(refusal("[control]\napart = [\"rowwise_e5m2:rowise\"]\n") ==
@@ -117,7 +117,7 @@ TEST_CASE("kept_ages: with steady ages they are at least two doublings of the fi
         std::vector<std::int64_t>{10, 20});
   CHECK(refusal_of([] {
           read("[trunk]\nages = \"steady\"\n[rewarm]\nfirst = 20\nmost = 39\n").kept_ages();
-        }).starts_with("[rewarm]: first = 20 and most = 39 leave no age to compare with"));
+        }).starts_with("[rewarm]: first = 20 and most = 39 leave no step to compare with"));
   CHECK(refusal("[trunk]\nages = \"steadily\"\n") == ":2: ages: \"steadily\" is not a whole number");
   CHECK(refusal("[trunk]\ntrained_tokens = \"lots\"\n") ==
         ":2: trained_tokens: \"lots\" is not a number of tokens, such as 300B, 2T or 1.5e9");

@@ -71,10 +71,10 @@ TEST_CASE("study: --sensitivity-only measures cells and a full study continues f
     return parts;
   };
   const std::string dry = run("--sensitivity-only --dry-run");
-  CHECK(contains(dry, "sensitivity of rowwise on " + model + ", trunk 1 at age 2: at most "));
+  CHECK(contains(dry, "sensitivity of rowwise on " + model + ", trunk 1 after 2 steps: at most "));
   const std::string only = run("--sensitivity-only");
-  CHECK(contains(only, "Where the loss comes from: rowwise on small (trunk 1 at age 2)"));
-  CHECK(contains(only, "What buys the loss back: rowwise on small (trunk 1 at age 2)"));
+  CHECK(contains(only, "Where the loss comes from: rowwise on small (trunk 1 after 2 steps)"));
+  CHECK(contains(only, "What buys the loss back: rowwise on small (trunk 1 after 2 steps)"));
   CHECK(rows() == std::map<StudyPart, int>{{StudyPart::trunk, 1}, {StudyPart::sensitivity, 1}});
   run("");
   CHECK(rows() == std::map<StudyPart, int>{
@@ -394,7 +394,7 @@ TEST_CASE("plan_trunk_space: counts states that are there and refuses one trunk 
   CHECK(plan(each).fits);
   CHECK(!plan(each - 1).fits);
   CHECK(!plan(3 * each - 1, true).fits);
-  CHECK(contains(plan(3 * each - 1, true).note, "give the age ([trunk] ages = [60])"));
+  CHECK(contains(plan(3 * each - 1, true).note, "give the steps ([trunk] ages = [60])"));
   CHECK(plan(3 * each, true).fits);
   CHECK(plan_trunk_space(trunks, "out", Earlier::used, true, [](const std::string&) {
           return std::nullopt;
@@ -473,7 +473,7 @@ TEST_CASE("study: with --init-from it re-warms and chooses the age and forks the
     INFO(answer.text);
     REQUIRE(answer.status == kSweepDone);
     CHECK(contains(answer.text, steady ? "BF16's loss is steady from step 4 on"
-                                       : "BF16's loss is still moving at the last age"));
+                                       : "BF16's loss is still moving at the last saved step"));
     CHECK(contains(answer.text, "forks of 12 steps after 4, 8 or 16 of BF16"));
     int forks = 0;
     for (const LocatedRecord& located : read_records({out + "/records.jsonl"}).records) {

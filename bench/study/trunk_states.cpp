@@ -59,8 +59,8 @@ TrunkSpace plan_trunk_space(const std::vector<Plan>& trunks, const std::string& 
     return {
         TrunkOrder::all_trunks,
         fmt::format(
-            "--out: {}, which must be there together to find the age from which the loss is steady; make "
-            "room, choose another folder, or give the age ([trunk] ages = [60]): then one trunk at a time "
+            "--out: {}, which must be there together to find the step from which the loss is steady; make "
+            "room, choose another folder, or give the steps ([trunk] ages = [60]): then one trunk at a time "
             "may fit",
             shortage),
         false};

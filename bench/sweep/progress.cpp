@@ -14,10 +14,10 @@
 namespace precbench {
 namespace {
 
-/// Returns "trunk 2, age 100, seed 1, learning_rate 3".
+/// Returns "trunk 2, step 100, seed 1, learning_rate 3".
 std::string words_of(const StudyPlace& place) {
   std::string words = fmt::format("trunk {}", place.trunk);
-  if (place.part != StudyPart::trunk) words += fmt::format(", age {}, seed {}", place.age, place.seed);
+  if (place.part != StudyPart::trunk) words += fmt::format(", step {}, seed {}", place.age, place.seed);
   if (place.rung > 0) words += fmt::format(", {} {:g}", name_of(place.part), place.rung);
   return words;
 }

@@ -14,7 +14,7 @@ namespace precbench {
 struct AgedPrice {
   std::int64_t trunk = 0;
   double tokens_per_parameter = 0;  ///< above 0
-  double price = 0;                 ///< nats, loss of the recipe minus loss of BF16
+  double price = 0;                 ///< loss of the recipe minus loss of BF16, in nats or over a loss
 };
 
 /// price(x) = scale * x^exponent, with x in tokens per parameter. Each trunk is fitted separately by least

@@ -121,16 +121,26 @@ std::optional<OutputMeans> distance_of(const StudyCells& cells, const std::strin
 struct Reference {
   std::int64_t tokens = 0;
   std::map<std::int64_t, std::vector<double>> losses;  ///< by age
+  std::optional<double> bytes_per_token;
 };
 
 Reference reference_of(const StudyRows& rows) {
   Reference reference;
+  std::set<std::optional<double>> lengths;
   for (const auto& [cell, record] : rows.of(StudyPart::fork, kBf16))
     if (const auto read = read_in(*record, kBf16, kBf16)) {
       reference.losses[cell.age].push_back(read->loss);
       reference.tokens = last_evaluation(*record)->tokens;
+      lengths.insert(record->training->held_out_bytes_per_token);
     }
+  if (lengths.size() == 1) reference.bytes_per_token = *lengths.begin();
   return reference;
+}
+
+/// Returns an interval over a positive unit; null without either.
+std::optional<MeanWithInterval> over(const std::optional<MeanWithInterval>& value, std::optional<double> unit) {
+  if (!value || !unit || !(*unit > 0)) return std::nullopt;
+  return MeanWithInterval{value->mean / *unit, value->low / *unit, value->high / *unit};
 }
 
 /// Returns the noise floor over all readings, and the trunks that would lower it. Null if one cannot be known.
@@ -167,6 +177,7 @@ std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
       deployments[i].emplace();
       deployments[i]->tokens = reference.tokens;
       deployments[i]->bf16_loss = mean_and_spread(reference.losses.rbegin()->second).mean;
+      deployments[i]->bytes_per_token = reference.bytes_per_token;
     }
     return *deployments[i];
   };
@@ -188,8 +199,15 @@ std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
     const Floor floor = floor_of(rows, readings, rules);
     std::vector<ForkVerdict> verdicts =
         judge_forks(evidence, floor.floor, controls, missed, rules, floor.quiet);
-    for (std::size_t k = 0; k < places.size(); ++k)
-      make(places[k]).*answer = DeploymentAnswer{std::move(verdicts[k]), texts[k]};
+    for (std::size_t k = 0; k < places.size(); ++k) {
+      const auto at = reference.losses.find(verdicts[k].age);
+      const std::vector<double>& losses =
+          at == reference.losses.end() ? reference.losses.rbegin()->second : at->second;
+      const double loss = mean_and_spread(losses).mean;
+      const auto share = over(verdicts[k].difference, loss);
+      const auto per_byte = over(verdicts[k].difference, reference.bytes_per_token);
+      make(places[k]).*answer = DeploymentAnswer{std::move(verdicts[k]), texts[k], loss, share, per_byte};
+    }
   };
   judge(&Deployment::in_bf16, [](const std::string&) { return Deployed{kBf16, kBf16}; });
   judge(&Deployment::in_recipe, [](const std::string& recipe) { return Deployed{recipe, recipe}; });

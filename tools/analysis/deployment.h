@@ -23,6 +23,10 @@ struct DeploymentAnswer {
   /// (Reading::groups), each a mean over the trunks, at the oldest age. The trunks' interval lacks it, because all read
   /// the same text.
   std::optional<double> text;
+  double bf16_loss = 0;  ///< nats: BF16's forks read in BF16, mean at the verdict's age
+  /// Difference at the verdict's age as a fraction of bf16_loss, and in nats per byte of text. In both, models with
+  /// different tokenizers compare. Null below 2 trunks, and per byte where the length of tokens is unknown.
+  std::optional<MeanWithInterval> share, per_byte;
 };
 
 /// Difference in one reading: weights of the recipe's forks minus those of BF16's, both read in `recipe`.
@@ -34,6 +38,7 @@ struct ReadingDifference {
 struct Deployment {
   std::int64_t tokens = 0;  ///< held out
   double bf16_loss = 0;     ///< nats: BF16's forks read in BF16, mean at the oldest age
+  std::optional<double> bytes_per_token;  ///< of the held-out text; null where the records do not have one value
   /// Trained in the recipe minus trained in BF16: both read in BF16; both read in the recipe; and the raw gap, each
   /// read in the format that it was trained in. Null where the records lack the readings.
   std::optional<DeploymentAnswer> in_bf16, in_recipe, raw;

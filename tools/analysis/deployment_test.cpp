@@ -92,6 +92,32 @@ TEST_CASE("Deployment: each answer compares equal readings and has a verdict of 
   CHECK(is_near(one.of_recipe_weights->largest_log_probability, 1.012));
 }
 
+TEST_CASE("Deployment: a difference is also a share of BF16's loss and in nats per byte of known tokens",
+          "[study][deployment]") {
+  Rows rows;
+  double length = 4;
+  const auto evaluated = [&](double loss) {
+    return [&, loss](Record& row) {
+      // Older, BF16's loss and the difference are smaller.
+      const double own = kHeldOut + (row.study->age == 200 ? loss / 2 - 1 : loss);
+      row.training->evaluations = {{study_samples::kSteps, 4096, own, {}, own}};
+      row.training->held_out_bytes_per_token = length;
+      if (loss != 0) Rows::ask(row);
+    };
+  };
+  rows.add_forks("bf16", 0, 0, evaluated(0));
+  rows.add_forks("mxfp8", 0, 0, evaluated(0.02));
+  const DeploymentAnswer answer = *study_cards(rows.refs())[0].deployment.value().in_bf16;
+  CHECK(answer.verdict.age == 100);
+  CHECK(is_near(answer.share.value().mean, 0.02 / kHeldOut));
+  CHECK(is_near(answer.share->high, answer.verdict.difference->high / kHeldOut));
+  CHECK(is_near(answer.per_byte.value().mean, 0.005));
+  Rows mixed;
+  mixed.add_forks("bf16", 0, 0, [&](Record& row) { length = row.study->trunk == 1 ? 4 : 3, evaluated(0)(row); });
+  mixed.add_forks("mxfp8", 0, 0, evaluated(0.02));
+  CHECK_FALSE(study_cards(mixed.refs())[0].deployment->in_bf16->per_byte);
+}
+
 TEST_CASE("Deployment: few trunks and a loud floor settle nothing", "[study][deployment]") {
   const auto outcome_of = [](double spread) {
     return study_cards(study_of({.weights = 0.002}, spread).refs())[0].deployment->in_bf16->verdict.outcome;
@@ -147,8 +173,10 @@ TEST_CASE("cards_to_json: a deployment has its documented keys", "[study][deploy
   const auto& deployment = json.at(0).at("deployment");
   std::vector<std::string> keys;
   for (const auto& [key, value] : deployment.items()) keys.push_back(key);
-  CHECK(keys == std::vector<std::string>{"tokens", "bf16_loss", "in_bf16", "in_recipe", "raw", "across",
-                                         "same_weights"});
+  CHECK(keys == std::vector<std::string>{"tokens", "bf16_loss", "bytes_per_token", "in_bf16", "in_recipe", "raw",
+                                         "across", "same_weights"});
+  CHECK(std::fabs(deployment["raw"]["share"]["mean"].get<double>() - 0.012 / (kHeldOut + 0.02)) < 1e-6);
+  CHECK(deployment["raw"]["per_byte"]["mean"].is_null());
   CHECK(deployment["in_recipe"]["verdict"] == "better");
   CHECK(deployment["raw"]["ages"].size() == 2);
   CHECK(deployment["same_weights"]["trained_in_bf16"]["kl"] == 0.01);

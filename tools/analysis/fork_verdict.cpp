@@ -2,6 +2,7 @@
 #include "tools/analysis/fork_verdict.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -25,6 +26,14 @@ bool enough_trunks(const ForkEvidence& evidence) {
          std::all_of(evidence.ages.begin(), evidence.ages.end(), [](const AgeDifferences& age) {
            return age.by_trunk.size() >= std::size_t{kFewestUnits};
          });
+}
+
+/// Returns the level at which this look tests, and the next one.
+double level_now(const ForkEvidence& evidence, double level) {
+  return level * level_share(evidence.looks.count());
+}
+double level_next(const ForkEvidence& evidence, double level) {
+  return level * level_share(evidence.looks.next());
 }
 
 /// Returns the p-value of equivalence at every age: all must hold, so it is the largest p.
@@ -60,6 +69,7 @@ std::optional<int> trunks_to_differ(const std::vector<double>& means, double tai
 /// ages that both have.
 ForkEvidence apart(const ForkEvidence& control, const ForkEvidence& recipe) {
   ForkEvidence apart{control.recipe, {{0, {}}}, {}, 0};
+  apart.looks = control.looks.count() < recipe.looks.count() ? recipe.looks : control.looks;
   for (const AgeDifferences& age : control.ages)
     for (const AgeDifferences& other : recipe.ages) {
       if (other.age != age.age) continue;
@@ -94,6 +104,7 @@ std::optional<MeanWithInterval> trend_of(const ForkEvidence& evidence) {
 ForkVerdict describe(const ForkEvidence& evidence) {
   ForkVerdict verdict;
   verdict.recipe = evidence.recipe;
+  verdict.looks = evidence.looks;
   std::size_t trunks = SIZE_MAX, seeds = SIZE_MAX;
   for (const AgeDifferences& age : evidence.ages) {
     trunks = std::min(trunks, age.by_trunk.size());
@@ -136,10 +147,11 @@ std::optional<std::string> blind_reason(std::optional<double> floor, std::option
 }
 
 /// Returns what would settle a recipe that is not inside the bound at an age with these trunk means.
+/// `next_level`: level of the study's next look, at which more trunks are judged.
 std::string what_would_settle(const std::vector<double>& means, std::size_t recipes, std::size_t ages,
-                              double bound, double study_level) {
+                              double bound, double next_level) {
   const MeanAndSpread m = mean_and_spread(means);
-  const double level = study_level / static_cast<double>(recipes);
+  const double level = next_level / static_cast<double>(recipes);
   const auto settles = [&](int n) { return would_be_equivalent(m, n, bound, level); };
   if (const auto trunks = fewest_units(settles, means.size()))
     return fmt::format("about {} trunks would settle it", *trunks);
@@ -155,12 +167,13 @@ std::string inconclusive_reason(const ForkEvidence& evidence, const std::optiona
   for (const AgeDifferences& age : evidence.ages) {
     const std::vector<double> means = trunk_means(age);
     const double bound = rules.bound(age.age);
-    if (is_equivalent(means, bound, rules.level)) continue;
-    return fmt::format("at age {} {} is not inside +-{:.5f}; {}", age.age,
+    if (is_equivalent(means, bound, level_now(evidence, rules.level))) continue;
+    return fmt::format("after {} steps {} is not inside +-{:.5f}; {}", age.age,
                        in_nats(*mean_with_interval(means)), bound,
-                       what_would_settle(means, recipes, evidence.ages.size(), bound, rules.level));
+                       what_would_settle(means, recipes, evidence.ages.size(), bound,
+                                         level_next(evidence, rules.level)));
   }
-  return "inside the bound by itself, but not with the correction for several recipes: one more trunk may settle it";
+  return "inside the bound by itself, but not with the correction for several recipes: more trunks may settle it";
 }
 
 /// Judges a recipe by forks that diverged, its own or the reference's. Returns false if there are none.
@@ -181,7 +194,20 @@ bool judge_divergence(const ForkEvidence& evidence, ForkVerdict& verdict) {
   return true;
 }
 
+/// Returns " (look 2, with 3, then 7 trunks: at 10% of the level)"; empty for the first look.
+std::string look_words(const Looks& looks) {
+  if (looks.count() < 2) return "";
+  return fmt::format(" (look {}, with {} trunks: at {:.3g}% of the level)", looks.count(),
+                     fmt::join(looks.trunks, ", then "), 100 * level_share(looks.count()));
+}
+
 }  // namespace
+
+double level_share(int look) {
+  constexpr double kFirst = 0.8;
+  if (look < 1) return 1;
+  return look == 1 ? kFirst : (1 - kFirst) * std::pow(0.5, look - 1);
+}
 
 const char* name_of(ForkOutcome outcome) {
   static constexpr const char* kNames[] = {"equivalent", "worse", "better", "diverged", "inconclusive"};
@@ -207,15 +233,16 @@ std::optional<double> oldest_difference(const ForkEvidence& evidence) {
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level) {
   if (control.diverged > 0 && recipe.diverged == 0) return true;
   const ForkEvidence difference = apart(control, recipe);
-  return enough_trunks(difference) &&
-         std::min(difference_p(difference, +1), difference_p(difference, -1)) <= level / 2;
+  return enough_trunks(difference) && std::min(difference_p(difference, +1), difference_p(difference, -1)) <=
+                                          level_now(difference, level) / 2;
 }
 
 std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
                                         double level) {
-  const std::vector<double> means = trunk_means(apart(control, recipe).ages.front());
+  const ForkEvidence difference = apart(control, recipe);
+  const std::vector<double> means = trunk_means(difference.ages.front());
   if (means.size() < 2) return kFewestUnits;
-  return trunks_to_differ(means, level / 2);
+  return trunks_to_differ(means, level_next(difference, level) / 2);
 }
 
 std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkRules& rules) {
@@ -224,8 +251,9 @@ std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkR
       oldest == control.ages.end() ? std::vector<double>{} : trunk_means(*oldest);
   if (means.size() < 2) return kFewestUnits;
   const MeanAndSpread m = mean_and_spread(means);
-  return fewest_units(
-      [&](int n) { return m.mean - half_width(m, n, rules.level) > rules.bound(oldest->age); }, means.size());
+  const double level = level_next(control, rules.level);
+  return fewest_units([&](int n) { return m.mean - half_width(m, n, level) > rules.bound(oldest->age); },
+                      means.size());
 }
 
 std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules& rules) {
@@ -255,7 +283,7 @@ bool beyond_bound(const ForkEvidence& control, const ForkRules& rules) {
   if (control.diverged > 0) return true;
   const auto oldest = oldest_of(control);
   return oldest != control.ages.end() && oldest->by_trunk.size() >= std::size_t{kFewestUnits} &&
-         p_of_beyond(trunk_means(*oldest), -rules.bound(oldest->age), -1) <= rules.level;
+         p_of_beyond(trunk_means(*oldest), -rules.bound(oldest->age), -1) <= level_now(control, rules.level);
 }
 
 std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
@@ -266,11 +294,14 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
   std::vector<double> same, apart;
   for (const ForkEvidence& evidence : recipes) {
     verdicts.push_back(describe(evidence));
-    if (evidence.diverged > 0 || evidence.reference_diverged > 0 || !enough_trunks(evidence)) continue;
+    if (evidence.diverged > 0 || evidence.reference_diverged > 0 || evidence.looks.awaited ||
+        !enough_trunks(evidence))
+      continue;
     judged.push_back(verdicts.size() - 1);
-    same.push_back(p_at_every_age(evidence, rules));
-    apart.push_back(difference_p(evidence, +1));
-    apart.push_back(difference_p(evidence, -1));
+    const double share = level_share(evidence.looks.count());
+    same.push_back(p_at_every_age(evidence, rules) / share);
+    apart.push_back(difference_p(evidence, +1) / share);
+    apart.push_back(difference_p(evidence, -1) / share);
   }
   const std::vector<bool> is_same = holm(same, rules.level), is_apart = holm(apart, rules.level);
   const auto blind = blind_reason(floor, quiet, controls, missed, rules);
@@ -279,8 +310,11 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     const auto place = std::find(judged.begin(), judged.end(), i);
     if (judge_divergence(recipes[i], verdict)) continue;
     if (place == judged.end()) {
-      verdict.reason = fmt::format("{}; {} are the fewest that settle anything",
-                                   plural(verdict.trunks, "trunk"), kFewestUnits);
+      verdict.reason = verdict.looks.awaited
+                           ? fmt::format("not all forks of its {} have run; the verdict comes with the last",
+                                         plural(*verdict.looks.awaited, "trunk"))
+                           : fmt::format("{}; {} are the fewest that settle anything",
+                                         plural(verdict.trunks, "trunk"), kFewestUnits);
       continue;
     }
     const auto k = static_cast<std::size_t>(place - judged.begin());
@@ -295,10 +329,11 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     } else if (!is_same[k] && (worse || better) && std::abs(there.mean) > floor.value_or(0)) {
       verdict.outcome = worse ? ForkOutcome::worse : ForkOutcome::better;
       verdict.difference = there, verdict.age = shown.age;
-      verdict.reason = fmt::format("{} at age {}", in_nats(there), shown.age);
+      verdict.reason = fmt::format("{} after {} steps", in_nats(there), shown.age);
     } else {
       verdict.reason = inconclusive_reason(recipes[i], blind, judged.size(), rules);
     }
+    verdict.reason += look_words(verdict.looks);
   }
   return verdicts;
 }

@@ -26,6 +26,25 @@ struct AgeDifferences {
   std::map<std::int64_t, std::vector<double>> by_trunk;
 };
 
+/// Occasions to judge a recipe. Trunks that are added because a verdict is open give chance further opportunities, so
+/// every occasion spends a part of the level (level_share). An occasion is a size that the settings of the study asked
+/// for (StudyPlace::sizes) and that the recipe's forks have reached, with enough trunks for a verdict.
+struct Looks {
+  std::vector<std::int64_t> trunks = {};  ///< at each look, the present one last; empty in older records
+  /// Trunks that the settings ask for while forks are missing. The verdict waits for them: judging a study before its
+  /// end is a look, too.
+  std::optional<std::int64_t> awaited = {};
+
+  /// Number of the present look, from 1; 0 for older records, which do not say.
+  int count() const { return trunks.empty() && awaited ? 1 : static_cast<int>(trunks.size()); }
+  int next() const { return std::max(1, count()) + 1; }
+};
+
+/// Returns the part of a study's level that a look spends: four fifths at the first, and at every other half of what is
+/// left. The parts of any number of looks sum to less than 1, so that the level holds wherever a study ends. Look 0,
+/// which is that of older records, has the whole level: nobody has added trunks to them by this rule.
+double level_share(int look);
+
 /// Measurements of one recipe in a study.
 struct ForkEvidence {
   std::string recipe;
@@ -36,6 +55,7 @@ struct ForkEvidence {
   int diverged = 0;  ///< forks that diverged while the reference's of the same trunk and seed did not
   std::string reference = "BF16";  ///< name of the runs that the differences are from
   int reference_diverged = 0;      ///< the other way round; only counted if the reference is an incumbent
+  Looks looks = {};
 };
 
 struct ForkRules {
@@ -80,6 +100,7 @@ struct ForkVerdict {
                                           ///< compared at equal age
   std::optional<MeanWithInterval> trend;  ///< nats per doubling of the fork's length; null below 2 trunks
   int trunks = 0, seeds = 0;              ///< at the age with the fewest
+  Looks looks;
 };
 
 /// Returns the noise floor: the largest magnitude within the interval of any age, for forks that differ only
@@ -90,7 +111,7 @@ std::optional<double> noise_floor(const ForkEvidence& neutral);
 std::optional<double> oldest_difference(const ForkEvidence& evidence);
 
 /// Returns true if a control differs from its base recipe, averaged over the ages that both have (both
-/// one-sided tests at level / 2).
+/// one-sided tests at half of the look's part of the level).
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level = 0.05);
 
 /// Returns the estimated number of trunks needed at the present mean and spread; null if it is impractical.
@@ -111,7 +132,8 @@ std::string remedy_words(std::optional<int> trunks, const std::string& guess);
 /// often than the level allows.
 bool beyond_bound(const ForkEvidence& control, const ForkRules& rules);
 
-/// Returns one verdict per recipe, in their order. `floor`: noise floor, null if not measured. `quiet`:
+/// Returns one verdict per recipe, in their order. A recipe's p-values are divided by its look's part of the level, so
+/// that Holm's correction holds over all recipes and looks. `floor`: noise floor, null if not measured. `quiet`:
 /// result of trunks_to_quiet if the floor is too high. `missed`: names of the positive controls that were not
 /// found, with the remedy. If any was missed, or `controls` is 0, nothing is equivalent.
 std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,

@@ -187,6 +187,7 @@ TEST_CASE("trunks_to_quiet: returns the trunks that lower the noise floor below 
 TEST_CASE("trunks_to_pass_bound: returns the trunks that show a control beyond the bound", "[fork_verdict]") {
   const auto control_of = [](int trunks, double mean, double spread) {
     ForkEvidence control{"c", {{200, {}}, {100, {}}}, {}, 0};
+    if (trunks > 4) control.looks.trunks = {4, trunks};
     for (int i = 0; i < trunks; ++i) {
       control.ages[0].by_trunk[i] = {mean + spread * (i % 2 ? 1 : -1) * std::sqrt((trunks - 1.0) / trunks)};
       control.ages[1].by_trunk[i] = {-1};  // younger age, ignored
@@ -226,7 +227,7 @@ TEST_CASE("judge_forks: worse reports the age with the evidence", "[fork_verdict
   CHECK(verdict.outcome == ForkOutcome::worse);
   CHECK(verdict.age == 200);
   CHECK(verdict.difference->low > 0);
-  CHECK(contains(verdict.reason, "at age 200"));
+  CHECK(contains(verdict.reason, "after 200 steps"));
 }
 
 TEST_CASE("judge_forks: an inconclusive verdict reports how many trunks would settle it", "[fork_verdict]") {
@@ -242,6 +243,55 @@ TEST_CASE("judge_forks: an inconclusive verdict reports how many trunks would se
   };
   CHECK(contains(reason_of({0.001, 0.006, 0.012}), "trunks would show that it is worse"));
   CHECK(contains(reason_of({-0.001, -0.006, -0.012}), "trunks would show that it is better"));
+}
+
+TEST_CASE("level_share: the parts of any number of looks fall and sum to less than the level", "[fork_verdict]") {
+  CHECK(level_share(0) == 1);  // older records
+  CHECK(level_share(1) == 0.8);
+  double sum = 0;
+  for (int look = 1; look <= 40; ++look) {
+    sum += level_share(look);
+    CHECK(level_share(look + 1) < level_share(look));
+  }
+  CHECK((sum < 1 && sum > 0.999));
+}
+
+TEST_CASE("judge_forks: each look tests at its part of the level and the reason says so", "[fork_verdict]") {
+  // t = 15.9 with 2 degrees of freedom: twice p, for both signs, is 0.0039, below 4% and 0.5% but not 0.25%.
+  ForkEvidence evidence{"r", {{100, {{1, {0.0082}}, {2, {0.0092}}, {3, {0.0102}}}}}, {}, 0};
+  const auto judge = [&](std::vector<std::int64_t> trunks) {
+    evidence.looks.trunks = std::move(trunks);
+    return judge_forks({evidence}, 2e-5, 3, {}, kRules)[0];
+  };
+  for (const auto& looks : {std::vector<std::int64_t>{}, {3}}) {
+    CHECK(judge(looks).outcome == ForkOutcome::worse);
+    CHECK_FALSE(contains(judge(looks).reason, "look"));
+  }
+  const double p = 1 - student_t_cdf(0.0092 / (0.001 / std::sqrt(3.0)), 2);
+  CHECK((2 * p < 0.05 * level_share(2) && 2 * p > 0.05 * level_share(3)));
+  CHECK(judge({2, 3}).outcome == ForkOutcome::worse);
+  CHECK(contains(judge({2, 3}).reason, "(look 2, with 2, then 3 trunks: at 10% of the level)"));
+  CHECK(judge({2, 2, 3}).outcome == ForkOutcome::inconclusive);
+  // The same for "equivalent", and for controls.
+  ForkEvidence close{"r", {{100, {{1, {0.0001}}, {2, {0.0003}}, {3, {0.0005}}}}}, {}, 0};
+  CHECK(judge_forks({close}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent);
+  evidence.looks = {};
+  CHECK(beyond_bound(evidence, kRules));
+  CHECK(told_apart(evidence, close));
+  close.looks.trunks = evidence.looks.trunks = std::vector<std::int64_t>(8, 3);
+  CHECK(judge_forks({close}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::inconclusive);
+  CHECK_FALSE(beyond_bound(evidence, kRules));
+  CHECK_FALSE(told_apart(evidence, close));
+}
+
+TEST_CASE("judge_forks: a study that lacks forks of its settings is not judged before its end", "[fork_verdict]") {
+  ForkEvidence evidence{"r", {{100, {{1, {0.0082}}, {2, {0.0092}}, {3, {0.0102}}}}}, {}, 0};
+  evidence.looks.awaited = 8;
+  const ForkVerdict verdict = judge_forks({evidence}, 2e-5, 3, {}, kRules)[0];
+  CHECK(verdict.outcome == ForkOutcome::inconclusive);
+  CHECK(verdict.reason == "not all forks of its 8 trunks have run; the verdict comes with the last");
+  evidence.diverged = 1;  // no test is needed for that
+  CHECK(judge_forks({evidence}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::diverged);
 }
 
 TEST_CASE(
@@ -304,6 +354,7 @@ TEST_CASE("trunks_to_tell_apart: that many trunks distinguish a control that was
   REQUIRE(trunks);
   const auto found_with = [](int count) {
     ForkEvidence zero{"r", {{100, {}}}, {}, 0}, wide = zero;
+    wide.looks.trunks = {3, count};
     const double spread = std::sqrt(7e-6);  // of 0.001, 0.002 and 0.006
     for (int i = 0; i < count; ++i) {
       zero.ages[0].by_trunk[i] = {0};

@@ -274,25 +274,33 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
   return prices;
 }
 
-/// Fits the settled prices of every trunk over the tokens per parameter that its model had seen. Leaves out
-/// ages that forks of `fork_steps` steps change by more than kLongestFork.
+/// Fits the loss gaps of every trunk over the tokens per parameter that its model had seen. Leaves out ages that forks of
+/// `fork_steps` steps change by more than kLongestFork. `bf16_losses`: mean loss of BF16's forks by age, nats.
 std::optional<CardAgeLaw> age_law_of(const StudyRows& rows, const ForkEvidence& evidence,
-                                     std::int64_t fork_steps) {
-  std::vector<AgedPrice> prices;
+                                     std::int64_t fork_steps,
+                                     const std::map<std::int64_t, double>& bf16_losses) {
+  std::vector<AgedPrice> prices, shares;
   std::set<double> ages;
   for (const AgeDifferences& one : evidence.ages) {
     const auto age = rows.tokens_per_parameter(one.age);
     if (!age || *age <= 0) return std::nullopt;
     if (*rows.tokens_per_parameter(one.age + fork_steps) > (1 + kLongestFork) * *age) continue;
     ages.insert(*age);
-    for (const auto& [trunk, differences] : one.by_trunk)
-      prices.push_back({trunk, *age, mean_and_spread(differences).mean});
+    for (const auto& [trunk, differences] : one.by_trunk) {
+      const double gap = mean_and_spread(differences).mean;
+      prices.push_back({trunk, *age, gap});
+      shares.push_back({trunk, *age, gap / bf16_losses.at(one.age)});
+    }
   }
-  auto law = fit_age_law(prices);
-  if (!law) return std::nullopt;
-  CardAgeLaw result{std::move(*law), *ages.begin(), *ages.rbegin(), {}};
-  std::erase_if(prices, [&](const AgedPrice& one) { return one.tokens_per_parameter == result.oldest; });
-  if (const auto younger = fit_age_law(prices)) result.forecast = younger->at(result.oldest);
+  auto law = fit_age_law(prices), share = fit_age_law(shares);
+  if (!law || !share) return std::nullopt;
+  CardAgeLaw result{std::move(*law), std::move(*share), *ages.begin(), *ages.rbegin(), {}, {}};
+  const auto forecast = [&](std::vector<AgedPrice> all) -> std::optional<MeanWithInterval> {
+    std::erase_if(all, [&](const AgedPrice& one) { return one.tokens_per_parameter == result.oldest; });
+    const auto younger = fit_age_law(all);
+    return younger ? std::optional(younger->at(result.oldest)) : std::nullopt;
+  };
+  result.forecast = forecast(std::move(prices)), result.share_forecast = forecast(std::move(shares));
   return result;
 }
 
@@ -382,7 +390,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     card.fork = typical_fork(cells);
     if (card.fork) card.changes = changes_of(*card.fork);
     card.prices = prices_of(rows, recipe, bf16_losses, rows.margin / 2);
-    card.age_law = age_law_of(rows, asked[i], common.fork_steps);
+    card.age_law = age_law_of(rows, asked[i], common.fork_steps, bf16_losses);
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
     card.outlier_ffn = outlier_ladder(rows, recipe, "ffn");
     card.outlier_norm = outlier_ladder(rows, recipe, "norm");
@@ -428,6 +436,12 @@ const char* name_of(SwitchPrice::Source source) {
 std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t age) {
   const AgeInterval* found = find_age(card.verdict, age);
   return found ? found->difference : std::nullopt;
+}
+
+std::optional<MeanWithInterval> share_at(const StudyCard& card, const CardPrice& price) {
+  const auto gap = settled_at(card, price.age);
+  if (!gap || !(price.bf16_loss > 0)) return std::nullopt;
+  return MeanWithInterval{gap->mean / price.bf16_loss, gap->low / price.bf16_loss, gap->high / price.bf16_loss};
 }
 
 const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age) {

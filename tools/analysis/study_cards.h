@@ -58,7 +58,7 @@ struct SwitchPrice {
 };
 const char* name_of(SwitchPrice::Source source);
 
-/// Prices of a recipe at one age of the trunks. The settled price is the verdict's difference at that age.
+/// Switch price and loss gap of a recipe at one age of the trunks. The loss gap is the verdict's difference at that age.
 struct CardPrice {
   std::int64_t age = 0;
   std::optional<double> tokens_per_parameter;  ///< seen by the model; null if unknown
@@ -70,13 +70,14 @@ struct CardPrice {
   std::optional<MeanWithInterval> held_out, held_out_in_bf16;
 };
 
-/// How a recipe's settled price grows with the age of the model, in a study with three or more ages.
+/// How a recipe's loss gap grows with the age of the model, in a study with three or more ages.
 struct CardAgeLaw {
-  AgeLaw law;
+  AgeLaw law;    ///< of the loss gap, nats
+  AgeLaw share;  ///< of the loss gap as a fraction of BF16's loss at the same age
   double youngest = 0, oldest = 0;  ///< tokens per parameter, measured
-  /// Price at the oldest age as predicted by a law that was fitted without it; null for fewer than four ages.
-  /// It tests the law: the measured price should lie within the interval.
-  std::optional<MeanWithInterval> forecast;
+  /// Loss gap at the oldest age as predicted by a law that was fitted without it, in nats and as a fraction of BF16's loss;
+  /// null for fewer than four ages. It tests the law: the measured gap should lie within the interval.
+  std::optional<MeanWithInterval> forecast, share_forecast;
 };
 
 struct ControlResult {
@@ -129,9 +130,11 @@ struct StudyCard {
 std::vector<StudyCard> study_cards(const RecordRefs& records,
                                    const std::optional<std::string>& against = std::nullopt);
 
-/// Returns the settled price at an age: the mean difference over the last half of the forks' steps, nats.
+/// Returns the loss gap at an age: the mean difference over the last half of the forks' steps, nats.
 /// Null if the card has no interval at that age.
 std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t age);
+/// Returns the loss gap at an age as a fraction of BF16's loss there; null if the card has no interval at that age.
+std::optional<MeanWithInterval> share_at(const StudyCard& card, const CardPrice& price);
 /// Returns a verdict's differences at an age; null if it has none there.
 const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age);
 /// Returns "at 0.18 to 0.73 tokens per parameter", over all ages of a card.

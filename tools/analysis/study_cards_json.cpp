@@ -47,7 +47,7 @@ Json json_of(const std::optional<ForkCourse>& course) {
           {"plateau", plateau}};
 }
 
-/// Returns the factor of tokens that makes up for the card's settled gap, at each horizon.
+/// Returns the factor of tokens that makes up for the card's loss gap, at each horizon.
 Json tokens_json(const std::optional<MeanWithInterval>& gap) {
   const ScalingLaw& law = kBesiroglu2024;
   Json horizons = Json::array();
@@ -100,6 +100,9 @@ Json json_of(const std::optional<DeploymentAnswer>& answer) {
   Json json = {{"verdict", name_of(verdict.outcome)}, {"reason", verdict.reason}};
   json.update(json_of(verdict.difference, "difference"));
   json.update({{"text", json_of(answer->text)},
+               {"bf16_loss", answer->bf16_loss},
+               {"share", json_of(answer->share, "mean")},
+               {"per_byte", json_of(answer->per_byte, "mean")},
                {"age", verdict.age},
                {"ages", ages_json(verdict)},
                {"trunks", verdict.trunks}});
@@ -123,6 +126,7 @@ Json json_of(const std::optional<Deployment>& deployment) {
   }
   return {{"tokens", deployment->tokens},
           {"bf16_loss", deployment->bf16_loss},
+          {"bytes_per_token", json_of(deployment->bytes_per_token)},
           {"in_bf16", json_of(deployment->in_bf16)},
           {"in_recipe", json_of(deployment->in_recipe)},
           {"raw", json_of(deployment->raw)},
@@ -139,9 +143,11 @@ Json json_of(const std::optional<CardAgeLaw>& card) {
     trunks.push_back({{"scale", scale}, {"exponent", exponent}});
   return {{"exponent", json_of(std::optional(card->law.exponent()), "mean")},
           {"trunks", trunks},
+          {"exponent_of_share", json_of(std::optional(card->share.exponent()), "mean")},
           {"youngest", card->youngest},
           {"oldest", card->oldest},
-          {"forecast_of_oldest", json_of(card->forecast, "difference")}};
+          {"forecast_of_oldest", json_of(card->forecast, "difference")},
+          {"share_forecast_of_oldest", json_of(card->share_forecast, "share")}};
 }
 
 Json outputs_json(const CardOutputs& outputs) {
@@ -204,6 +210,7 @@ Json json_of(const StudyCard& card) {
         {"bf16_loss", card.bf16_loss},
         {"trunks", verdict.trunks},
         {"seeds", verdict.seeds},
+        {"looks", verdict.looks.trunks},
         {"steps", card.fork_steps},
         {"recipe_changes", changes_json(card)}}},
       {"trend",

@@ -52,6 +52,35 @@ TEST_CASE("study_cards: a card has the difference of paired forks and its verdic
   CHECK(cards[1].verdict.outcome == ForkOutcome::worse);
 }
 
+TEST_CASE("study_cards: every size that the settings had and the forks have reached is a look", "[study]") {
+  const auto verdict_of = [](const std::vector<std::optional<std::vector<StudySize>>>& by_trunk) {
+    Rows rows;
+    rows.add_frame();
+    rows.add_forks("blockwise", 0.0012, 1e-5, [&](Record& row) {
+      Rows::ask(row);
+      row.study->sizes = by_trunk[static_cast<std::size_t>(row.study->trunk) - 1];
+    });
+    return study_cards(rows.refs()).front().verdict;
+  };
+  using Sizes = std::vector<StudySize>;
+  const Sizes three = {{3, 1, 2}}, eight = {{3, 1, 2}, {8, 1, 2}};
+  CHECK(verdict_of({{}, {}, {}}).looks.count() == 0);
+  CHECK(verdict_of({three, three, three}).looks.trunks == std::vector<std::int64_t>{3});
+  CHECK(verdict_of({three, three, three}).outcome == ForkOutcome::equivalent);
+  // A size of two trunks gives no verdict; one age or seed fewer is another look at the same trunks.
+  CHECK(verdict_of({Sizes{{2, 1, 2}, {3, 1, 2}}, Sizes{{2, 1, 2}, {3, 1, 2}}, three}).looks.count() == 1);
+  CHECK(verdict_of({Sizes{{3, 1, 1}, {3, 1, 2}}, three, three}).looks.count() == 2);
+  const ForkVerdict begun = verdict_of({eight, eight, eight});
+  CHECK(begun.outcome == ForkOutcome::inconclusive);
+  CHECK(begun.looks.awaited == 8);
+  CHECK(contains(begun.reason, "not all forks of its 8 trunks"));
+  // Fewer trunks than once asked for: the size that was never reached is no look.
+  CHECK(verdict_of({Sizes{{8, 1, 2}, {3, 1, 2}}, Sizes{{8, 1, 2}, {3, 1, 2}}, three}).looks.trunks ==
+        std::vector<std::int64_t>{3});
+  // Rows of an older version, then one more trunk.
+  CHECK(verdict_of({{}, {}, three}).looks.trunks == std::vector<std::int64_t>{3});
+}
+
 TEST_CASE("study_cards: every age has a margin of its own, a fraction of its BF16 loss", "[study]") {
   // At age 200 every loss is 3 nats lower: half the margin is 0.0053 nats at age 100 and 0.0015 at age 200. Of the
   // mean loss it would be 0.0034.
@@ -288,7 +317,7 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
         Keys{"tokens", "slope", "factor", "low", "high", "break_even", "exact_factor"});
   CHECK(json[0]["statement"] == "equivalent for llama3.2-1b at an unknown number of tokens per parameter");
   CHECK(keys_of(json[0]["fork"]) == Keys{"difference", "low", "high", "age", "ages", "floor", "margin",
-                                         "bf16_loss", "trunks", "seeds", "steps", "recipe_changes"});
+                                         "bf16_loss", "trunks", "seeds", "looks", "steps", "recipe_changes"});
   CHECK(keys_of(json[0]["trend"]) == Keys{"slope", "low", "high"});
   CHECK(keys_of(json[0]["ladders"]) ==
         Keys{"outlier_ffn", "outlier_norm", "outlier_vo", "learning_rate", "bits", "exponent_bits", "batch"});

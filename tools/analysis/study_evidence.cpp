@@ -2,8 +2,11 @@
 #include "tools/analysis/study_evidence.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -11,6 +14,41 @@
 
 namespace precbench {
 namespace {
+
+/// Returns the looks at the forks of a recipe (Looks), which have at least one age.
+Looks looks_at(const StudyCells& cells) {
+  std::map<std::int64_t, std::map<std::int64_t, std::int64_t>> seeds;  // by age and trunk, of any status
+  std::set<StudySize> sizes;
+  std::optional<StudySize> asked;
+  std::array<std::set<std::int64_t>, 3> unwritten;  // trunks, seeds and ages of rows without sizes
+  for (const auto& [cell, record] : cells) {
+    ++seeds[cell.age][cell.trunk];
+    const auto& written = record->study->sizes;
+    if (!written || written->empty()) {
+      unwritten[0].insert(cell.trunk), unwritten[1].insert(cell.seed), unwritten[2].insert(cell.age);
+      continue;
+    }
+    sizes.insert(written->begin(), written->end());
+    asked = std::max(asked.value_or(written->back()), written->back());
+  }
+  if (sizes.empty()) return {};
+  if (!unwritten[0].empty())
+    sizes.insert({std::ssize(unwritten[0]), std::ssize(unwritten[1]), std::ssize(unwritten[2])});
+  StudySize there{std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max(),
+                  std::ssize(seeds)};
+  for (const auto& [age, trunks] : seeds) {
+    there.trunks = std::min<std::int64_t>(there.trunks, std::ssize(trunks));
+    for (const auto& [trunk, count] : trunks) there.seeds = std::min(there.seeds, count);
+  }
+  const auto reached = [&](const StudySize& size) {
+    return size.trunks <= there.trunks && size.seeds <= there.seeds && size.ages <= there.ages;
+  };
+  Looks looks;
+  for (const StudySize& size : sizes)
+    if (size.trunks >= kFewestTrunks && reached(size)) looks.trunks.push_back(size.trunks);
+  if (!reached(*asked)) looks.awaited = asked->trunks;
+  return looks;
+}
 
 ForkEvidence evidence_of(const std::string& name, const std::vector<StudyPair>& pairs) {
   ForkEvidence evidence{name, {}, {}, 0};
@@ -44,6 +82,7 @@ ForkEvidence evidence_of(const std::string& name, const std::vector<StudyPair>& 
 
 ForkEvidence evidence_of(const StudyRows& rows, const std::string& name, const StudyCells& cells) {
   ForkEvidence evidence = evidence_of(name, rows.pairs(StudyPart::fork, cells));
+  evidence.looks = looks_at(cells);
   evidence.reference_diverged = 0;  // a state from which BF16 diverges says nothing about a recipe
   return evidence;
 }
@@ -57,6 +96,10 @@ ForkEvidence evidence_against(const StudyRows& rows, const std::string& recipe,
   ForkEvidence evidence =
       evidence_of(recipe, pairs_of(rows.of(StudyPart::fork, recipe), rows.of(StudyPart::fork, incumbent)));
   evidence.reference = incumbent;
+  const Looks own = looks_at(rows.of(StudyPart::fork, recipe)),
+              theirs = looks_at(rows.of(StudyPart::fork, incumbent));
+  evidence.looks = own.count() < theirs.count() ? theirs : own;
+  if (theirs.awaited) evidence.looks.awaited = theirs.awaited;
   return evidence;
 }
 

@@ -105,6 +105,7 @@ class SimulatedStudies {
 
   Record& add(const std::string& name, int trunk, std::int64_t age, const std::string& recipe = "") {
     Record& row = rows_.add(recipe.empty() ? name : recipe, StudyPart::fork, trunk, age, 0);
+    row.study->sizes = {{trunks_, 1, std::ssize(kAges)}};
     by_place_[{name, trunk, age}] = &row;
     return row;
   }

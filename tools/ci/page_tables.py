@@ -105,7 +105,7 @@ def study_rows(name):
 
 def oldest(row):
     """Returns a recipe's loss minus BF16's at the oldest age, without its interval."""
-    return re.sub(r" \[.*?\]", "", [cell for name, cell in row.items() if name.startswith("at age ")][-1])
+    return re.sub(r" \[.*?\]", "", [cell for name, cell in row.items() if re.match(r"after [\d,]+ steps ", name)][-1])
 
 
 STUDIES = {"15M, bytes": "h200/study-15m", "36M": "h200/study-36m", "125M": "h200/study-125m-eight", "1.2B": "h200/study-1b",
@@ -126,6 +126,17 @@ def sizes():
                      " or ".join(sorted(verdicts))])
     return table(["model", "tokens per parameter", "margin", "noise floor", *(f"`{recipe}`" for recipe in SIZES_RECIPES), "verdict"],
                  rows)
+
+
+def age_law():
+    """One row per recipe: the power law of the loss gap's share over age, its test, and its extrapolation to the trained model."""
+    text, rows = (RESULTS / "h100/age-15m.md").read_text().replace("\\", ""), []
+    share = r"(\S+% \[\S+ \S+\])"
+    for recipe, exponent, forecast, measured in re.findall(
+            rf"^- (\S+): the law from 1 to 100 .*exponent of (\S+ \[\S+ \S+\]).*forecasts {share} there, and {share} was", text, re.M):
+        beside = re.search(rf"^- {recipe}: the law of .* gives {share} .* there at {share}\.$", text, re.M)
+        rows.append([f"`{recipe}`", exponent, forecast, measured, *(beside.groups() if beside else "--")])
+    return table(["recipe", "exponent [95%]", "forecast at 100", "measured at 100", "extrapolated to 14,900", "SmolLM2, measured"], rows)
 
 
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447}  # two-sided, by degrees of freedom
@@ -215,5 +226,5 @@ def grouped_cublaslt():
 TABLES = {"beside-pytorch": beside_pytorch, "beside-pytorch-h100": lambda: beside_pytorch("h100/beside-pytorch"),
           "beside-pytorch-families": lambda: beside_pytorch("h100/beside-pytorch-families"),
           "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"), "fsdp2": fsdp2, "sizes": sizes,
-          "fork-and-scratch": fork_and_scratch,
+          "fork-and-scratch": fork_and_scratch, "age-law": age_law,
           "kernel-ops": kernel_ops, "grouped-cublaslt": grouped_cublaslt}

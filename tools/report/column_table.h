@@ -10,7 +10,7 @@
 namespace precbench {
 
 /// Columns are named by their titles, without what follows a comma, bracket or parenthesis, or by their first
-/// words: "seq" for "seq (tokens)", "at age 400" for "at age 400 [95%], nats".
+/// words: "seq" for "seq (tokens)", "after 400 steps" for "after 400 steps [95%], nats".
 struct ColumnQuery {
   std::vector<std::string> columns{};  ///< shown, in this order; empty: no query
   std::vector<std::string> rows{};     ///< columns that identify a row, shown first; empty: all other text

@@ -1,5 +1,6 @@
-// Age section: growth of a recipe's price with training. For each recipe of a study with several ages, shows
-// the power law in tokens per parameter, a test of that law, and its extrapolation to models trained for longer.
+// Age section: growth of a recipe's loss gap with the age of the model, its tokens per parameter. Shows the gap at every age
+// as a share of BF16's loss, in which models with different tokenizers compare; the power law of each recipe of a study with
+// several ages, a test of that law, and its extrapolation to models trained for longer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,13 +19,12 @@ constexpr double kDecade = 10;
 
 bool has_law(const StudyCard& card) { return card.age_law.has_value(); }
 
-/// Returns "15m: the settled price grows with the tokens per parameter for mxfp8, nvfp4; no trend is shown for
-/// rowwise."
+/// Returns "15m: the loss gap grows with age for mxfp8, nvfp4; no trend is shown for rowwise."
 std::string growth_words(StudyCards study) {
   std::vector<std::string> growing, falling, unclear;
   for (const StudyCard& card : study) {
     if (!has_law(card)) continue;
-    const MeanWithInterval exponent = card.age_law->law.exponent();
+    const MeanWithInterval exponent = card.age_law->share.exponent();
     (exponent.low > 0 ? growing : exponent.high < 0 ? falling : unclear).push_back(card.verdict.recipe);
   }
   std::string words;
@@ -32,26 +32,39 @@ std::string growth_words(StudyCards study) {
     if (!recipes.empty())
       words += fmt::format("{}{} for {}", words.empty() ? "" : "; ", what, fmt::join(recipes, ", "));
   };
-  add(growing, "the settled price grows with the tokens per parameter");
-  add(falling, "it falls with them");
+  add(growing, "the loss gap as a share of BF16's loss grows with age");
+  add(falling, "it falls with age");
   add(unclear, "no trend is shown");
   return fmt::format("{}: {}.", study.front().model, words);
 }
 
-/// Returns a sentence that compares a model's measured price with the law of another model; empty if the price
-/// or the age is unknown.
+/// Returns a sentence on a recipe's law, its test at the oldest age and its extrapolation.
+std::string law_words(const StudyCard& card) {
+  const CardAgeLaw& law = *card.age_law;
+  std::string words =
+      fmt::format("{}: the law from {} to {} tokens per parameter has an exponent of {}", card.verdict.recipe,
+                  ratio_words(law.youngest), ratio_words(law.oldest), mean_text(law.share.exponent(), 2));
+  if (const auto measured = share_at(card, card.prices.back()); measured && law.share_forecast)
+    words += fmt::format("; without its oldest age it forecasts {} there, and {} was measured",
+                         percent_text(law.share_forecast), percent_text(measured));
+  return words + fmt::format("; at 10 times the oldest age it gives {}.",
+                             percent_text(law.share.at(kDecade * law.oldest)));
+}
+
+/// Returns a sentence that compares a model's loss gap with the law of another model; empty if the gap or the age is
+/// unknown.
 std::string beside_words(const StudyCard& fitted, const StudyCard& other) {
   const CardPrice& price = other.prices.back();
-  const auto measured = settled_at(other, price.age);
+  const auto measured = share_at(other, price);
   if (!measured || !price.tokens_per_parameter) return "";
   return fmt::format(
-      "{}: the law of {}, extrapolated to {} tokens per parameter, gives {} nats; {} was measured there at {}.",
+      "{}: the law of {}, extrapolated to {} tokens per parameter, gives {} of BF16's loss; {} was measured there at {}.",
       fitted.verdict.recipe, fitted.model, ratio_words(*price.tokens_per_parameter),
-      mean_text(fitted.age_law->law.at(*price.tokens_per_parameter)), other.model, mean_text(*measured));
+      percent_text(fitted.age_law->share.at(*price.tokens_per_parameter)), other.model,
+      percent_text(measured));
 }
 
 void add_other_models(Section& section, const std::vector<StudyCard>& cards) {
-  const std::size_t before = section.lines.size();
   for (const StudyCard& fitted : cards)
     for (const StudyCard& other : cards) {
       if (!has_law(fitted) || has_law(other) || other.prices.empty()) continue;
@@ -59,17 +72,14 @@ void add_other_models(Section& section, const std::vector<StudyCard>& cards) {
       if (std::string words = beside_words(fitted, other); !words.empty())
         section.lines.push_back(std::move(words));
     }
-  if (section.lines.size() > before)
-    section.lines.push_back(
-        "Nats are per token: prices of models with different tokenizers cannot be compared directly.");
 }
 
 std::vector<Point> measured_points(const StudyCard& card) {
   std::vector<Point> points;
   for (const CardPrice& price : card.prices)
-    if (const auto gap = settled_at(card, price.age);
-        gap && price.tokens_per_parameter && *price.tokens_per_parameter > 0)
-      points.push_back({*price.tokens_per_parameter, {gap->mean, gap->low, gap->high}});
+    if (const auto share = share_at(card, price);
+        share && price.tokens_per_parameter && *price.tokens_per_parameter > 0)
+      points.push_back({*price.tokens_per_parameter, {100 * share->mean, 100 * share->low, 100 * share->high}});
   return points;
 }
 
@@ -78,7 +88,7 @@ std::vector<Point> law_points(const CardAgeLaw& card, double to) {
   std::vector<Point> points;
   for (int i = 0; i <= kSteps; ++i) {
     const double x = card.youngest * std::pow(to / card.youngest, static_cast<double>(i) / kSteps);
-    points.push_back({x, {card.law.at(x).mean}});
+    points.push_back({x, {100 * card.share.at(x).mean}});
   }
   return points;
 }
@@ -107,56 +117,51 @@ void add_figure(Section& section, const ReportInput& input) {
     law_styles += fmt::format("{} ", input.styles.at(card.verdict.recipe));
   }
   section.figures.push_back(
-      {"price-over-age", "price_over_age", fmt::format("{}", fmt::join(models, ", ")),
-       "Settled price by tokens per parameter: mean with its 95% interval over the trunks; prices not above zero are not "
-       "shown. Lines: the fitted power laws, which "
-       "beyond the oldest measured age of their model are extrapolations.",
+      {"gap-over-age", "gap_over_age", fmt::format("{}", fmt::join(models, ", ")),
+       "Loss gap in percent of BF16's loss, by age: mean with its 95% interval over the trunks; gaps not above zero are not "
+       "shown. Lines: the fitted power laws, which beyond the oldest measured age of their model are extrapolations.",
        plot_series(series) + plot_text("law_styles", law_styles) + plot_curves("laws", laws)});
 }
 
-std::vector<std::string> row_of(const StudyCard& card) {
-  const CardAgeLaw& law = *card.age_law;
-  const auto measured = settled_at(card, card.prices.back().age);
-  return {card.model,
-          card.verdict.recipe,
-          fmt::format("{} to {}", ratio_words(law.youngest), ratio_words(law.oldest)),
-          mean_text(law.law.exponent(), 2),
-          measured ? mean_text(*measured) : "-",
-          law.forecast ? mean_text(*law.forecast) : "-",
-          mean_text(law.law.at(kDecade * law.oldest))};
+void add_rows(Table& table, const StudyCard& card) {
+  for (const CardPrice& price : card.prices) {
+    const auto share = share_at(card, price);
+    if (!share || !price.tokens_per_parameter) continue;
+    table.rows.push_back({card.model, card.verdict.recipe, ratio_words(*price.tokens_per_parameter),
+                          percent_text(share), mean_text(*settled_at(card, price.age)),
+                          fmt::format("{:.3f}", price.bf16_loss)});
+  }
 }
 
 }  // namespace
 
 Section age_section(const ReportInput& input) {
-  Section section{"How does the price grow with training?", {}, {}, {}};
+  Section section{"How does the loss gap grow with age?", {}, {}, {}};
   if (std::none_of(input.cards.begin(), input.cards.end(), has_law)) return section;
   Table table;
-  table.columns = {{"model", true},
-                   {"recipe", true},
-                   {"tokens per parameter"},
-                   {"exponent [95%]"},
-                   {"price at oldest [95%], nats"},
-                   {"forecast [95%], nats"},
-                   {"at 10 x oldest [95%], nats"}};
+  table.columns = {{"model", true},         {"recipe", true},       {"age, tokens per parameter"},
+                   {"share of loss [95%]"}, {"loss gap [95%], nats"}, {"BF16's loss, nats"}};
   for_each_study(input.cards, [&](StudyCards study) {
+    for (const StudyCard& card : study) add_rows(table, card);
     if (std::none_of(study.begin(), study.end(), has_law)) return;
     section.lines.push_back(growth_words(study));
     for (const StudyCard& card : study)
-      if (has_law(card)) table.rows.push_back(row_of(card));
+      if (has_law(card)) section.lines.push_back(law_words(card));
   });
   add_other_models(section, input.cards);
   add_figure(section, input);
   section.table = std::move(table);
   section.notes = {
-      "Law: settled price = scale x (tokens per parameter)^exponent, fitted to each trunk by itself by least squares in nats; "
-      "means and intervals over the trunks. An exponent of 0.30 doubles the price with every tenfold of the tokens. Ages that "
-      "a fork extends by more than a third are left out: its price belongs to no one age.",
-      fmt::format(
-          "Forecast: the price at the oldest age by the law of the younger ages alone. Where the measured price lies "
-          "outside, the law does not hold, and what it says of longer training is not to be relied on. The last column "
-          "is such an extrapolation. A study whose ages span less than a factor of {:g} has no law.",
-          kSmallestAgeSpan)};
+      "Age: tokens that the model had seen per parameter when the forks began. Loss gap: loss of the recipe's forks minus "
+      "BF16's over the last half of the steps, per token; tokens of different tokenizers differ in length, so models compare by "
+      "the share of BF16's loss.",
+      fmt::format("Law: share of BF16's loss = scale x age^exponent, fitted to each trunk by itself by least squares; "
+                  "means and intervals over the trunks, which do not contain the misfit of the law. An exponent of 0.30 doubles "
+                  "the share with every tenfold of the tokens. Ages that a fork extends by more than a third are left out: their "
+                  "gap belongs to no one age. A study whose ages span less than a factor of {:g} has no law.",
+                  kSmallestAgeSpan),
+      "Forecast: where the gap measured at the oldest age lies outside the forecast of the younger ages, the law does not hold, "
+      "and what it says of older models is not to be relied on."};
   return section;
 }
 

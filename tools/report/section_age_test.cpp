@@ -1,6 +1,9 @@
 // Tests the age section of a report on studies with a known law.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdlib>
+#include <string>
 
 #include "kernels/testing/catch.h"
 #include "tools/analysis/study_samples.h"
@@ -12,7 +15,7 @@ using study_samples::Rows;
 
 namespace {
 
-constexpr const char* kTitle = "How does the price grow with training?";
+constexpr const char* kTitle = "How does the loss gap grow with age?";
 constexpr std::int64_t kAges[] = {150, 400, 1600, 4000};
 
 /// Adds forks whose price is scale x age^exponent at every age except the oldest, where it is `oldest` times
@@ -44,23 +47,51 @@ std::vector<Record> aged_study() {
   return records_of(rows);
 }
 
+/// Returns "+0.385% [", the beginning of a gap in nats as a share of the samples' BF16 loss.
+std::string share_words(double gap) {
+  const RecordSet set = samples::set_of(aged_study());
+  return fmt::format("{:+.3g}% [", 100 * gap / make_input(set).cards.front().prices.front().bf16_loss);
+}
+
 }  // namespace
 
-TEST_CASE("age section: shows exponent and forecast of the oldest age and the price at ten times that age",
-          "[study][age]") {
+TEST_CASE("age section: shows the share at every age and exponent and forecast and extrapolation", "[study][age]") {
   const std::string section = section_of(aged_study(), kTitle);
   INFO(section);
-  // Tokens per parameter at steps 150 and 4,000 of 8 x 2048 tokens, of 1.24 billion parameters.
-  const auto tensorwise = lines_with(section, "llama3.2-1b  tensorwise");
-  REQUIRE(tensorwise.size() == 1);
-  for (const char* cell : {"0.002 to 0.053", "+0.30 [+0.29, +0.31]"})
-    CHECK(contains(tensorwise.front(), cell));
-  // 0.001 x 4000^0.3 = 0.01204; the mean over three slightly different exponents is 0.01205, measured and as
-  // forecast. At ten times the age it is 10^0.3 = 2.00 times that.
-  CHECK(contains(tensorwise.front(), "+0.01205 ["));
-  CHECK(contains(tensorwise.front(), "+0.0240"));
-  CHECK(contains(section, "the settled price grows with the tokens per parameter for mxfp8, tensorwise"));
+  const auto rows = lines_with(section, "llama3.2-1b  tensorwise");
+  REQUIRE(rows.size() == 4);  // one per age
+  // 0.001 x 4000^0.3 = 0.01204; the mean over three slightly different exponents is 0.01205.
+  CHECK(contains(rows.back(), "0.053"));
+  CHECK(contains(rows.back(), share_words(0.01205)));
+  CHECK(contains(rows.back(), "+0.01205 ["));
+  // Tokens per parameter at steps 150 and 4,000 of 8 x 2048 tokens, of 1.24 billion parameters. At ten times the age the
+  // share is 10^0.3 = 2.00 times that at the oldest.
+  const auto law = lines_with(section, "tensorwise: the law from");
+  REQUIRE(law.size() == 1);
+  CHECK(contains(law.front(), "from 0.002 to 0.053 tokens per parameter has an exponent of +0.30 [+0.29, +0.31]"));
+  CHECK(contains(law.front(), "and " + share_words(0.01205)));
+  CHECK(contains(law.front(), "at 10 times the oldest age it gives " + share_words(0.02405)));
+  CHECK(contains(section, "the loss gap as a share of BF16's loss grows with age for mxfp8, tensorwise"));
   CHECK(contains(section, "no trend is shown for blockwise"));
+}
+
+TEST_CASE("age section: the law is of the share and grows as BF16's loss falls", "[study][age]") {
+  Rows rows;
+  rows.add_trunks();
+  for (std::int64_t trunk = 1; trunk <= 3; ++trunk)
+    for (const std::int64_t age : kAges) {
+      const double bf16 = std::pow(static_cast<double>(age), -0.2);
+      const double gap = 0.002 * bf16 * std::pow(static_cast<double>(age), 0.3);
+      for (const char* recipe : {"bf16", "tensorwise"}) {
+        Record& row = rows.add(recipe, StudyPart::fork, trunk, age, 0);
+        const bool asked = recipe != std::string("bf16");
+        for (double& loss : row.training->loss) loss = bf16 + (asked ? gap + 1e-9 * static_cast<double>(trunk) : 0);
+        if (asked) Rows::ask(row);
+      }
+    }
+  const auto law = lines_with(section_of(records_of(rows), kTitle), "tensorwise: the law from");
+  REQUIRE(law.size() == 1);
+  CHECK(contains(law.front(), "exponent of +0.30 "));
 }
 
 TEST_CASE("age section: a price off the law lies outside the forecast", "[study][age]") {
@@ -92,10 +123,9 @@ TEST_CASE("age section: an age that its forks extend by more than a third is not
       if (scale > 0) Rows::ask(row);
     }
   }
-  const auto line = lines_with(section_of(records_of(rows), kTitle), "llama3.2-1b  tensorwise");
+  const auto line = lines_with(section_of(records_of(rows), kTitle), "tensorwise: the law from");
   REQUIRE(line.size() == 1);
-  CHECK(contains(line.front(), "0.002 to 0.053"));
-  CHECK(contains(line.front(), "+0.30 [+0.29, +0.31]"));
+  CHECK(contains(line.front(), "from 0.002 to 0.053 tokens per parameter has an exponent of +0.30 [+0.29, +0.31]"));
 }
 
 TEST_CASE("age section: a model of one age is compared with the law of another", "[study][age]") {
@@ -116,7 +146,7 @@ TEST_CASE("age section: a model of one age is compared with the law of another",
   const std::string section = section_of(records, kTitle);
   INFO(section);
   CHECK(contains(section, "tensorwise: the law of llama3.2-1b, extrapolated to "));
-  CHECK(contains(section, "trained was measured there at +0.05000 [+0.0499"));
+  CHECK(contains(section, "trained was measured there at " + share_words(0.05)));
 }
 
 TEST_CASE("age section: the figure has a point for every age and a line for every law",
@@ -127,7 +157,7 @@ TEST_CASE("age section: the figure has a point for every age and a line for ever
   const Figure* figure = nullptr;
   for (const Section& section : document.sections)
     for (const Figure& one : section.figures)
-      if (one.script == "price_over_age") figure = &one;
+      if (one.script == "gap_over_age") figure = &one;
   REQUIRE(figure != nullptr);
   CHECK(contains(figure->data, "\"tensorwise, llama3.2-1b\"\n0.00198864813"));
   const std::size_t laws = figure->data.find("$laws << END");
@@ -138,6 +168,10 @@ TEST_CASE("age section: the figure has a point for every age and a line for ever
   if (!gnuplot_is_there()) return;
   CHECK(document.notice.empty());
   CHECK(contains(figure->svg, "tensorwise, llama3.2-1b"));
+  CHECK(contains(figure->svg, ">loss gap (% of BF16's loss)<"));
+  CHECK(contains(figure->svg, ">0.1<"));  // a tick as a number, not as text of an exponent
+  CHECK(!contains(figure->svg, "^{"));
+  CHECK(!contains(figure->svg, "10^"));
 }
 
 TEST_CASE("age section: none where ages span less than a factor of ten", "[study][age]") {
@@ -155,6 +189,8 @@ TEST_CASE("cards_to_json: age_law has the trunks and exponent and forecast", "[s
     CHECK(law.at("trunks").size() == 3);
     CHECK(law.at("exponent").at("low") <= law.at("exponent").at("mean"));
     CHECK(law.at("oldest") > law.at("youngest"));
+    CHECK(law.at("exponent_of_share").at("mean").is_number());
     CHECK(law.at("forecast_of_oldest").at("difference").is_number());
+    CHECK(law.at("share_forecast_of_oldest").at("share").is_number());
   }
 }

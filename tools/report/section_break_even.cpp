@@ -35,7 +35,7 @@ struct ServedGap {
   MeanWithInterval gap;
 };
 
-/// Returns the gaps of a card by deployment; the settled gap, which is a raw one, only if its study has none.
+/// Returns the gaps of a card by deployment; the loss gap of training, a raw one, only if its study has none.
 std::vector<ServedGap> gaps_of(const StudyCard& card) {
   const std::int64_t oldest = card.prices.back().age;
   std::vector<ServedGap> gaps;
@@ -93,7 +93,7 @@ Section break_even_section(const ReportInput& input) {
   section.table = std::move(table);
   section.notes = {fmt::format(
       "Pays below: the break-even gap S (1 - speed-up^-beta) / beta; S and beta by {} ({}). To equal loss: speed-up over the factor "
-      "of tokens that the gap costs. The gap is that of the oldest age studied; prices grow with tokens per parameter. Served: "
+      "of tokens that the gap costs. The gap is that of the oldest age studied; gaps grow with age. Served: "
       "weights trained in the recipe and in BF16, both read in BF16, or both read in the recipe. A study without held-out text "
       "has the raw gap alone, a loss in the recipe minus one in BF16, which is the gap of neither deployment.",
       kBesiroglu2024.name, kBesiroglu2024.source)};

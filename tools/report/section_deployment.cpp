@@ -2,8 +2,10 @@
 // gap between the two deployments. From the held-out losses of a study's cards.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/report/sections.h"
@@ -57,15 +59,25 @@ void add_reasons(std::vector<std::string>& lines, const StudyCard& card) {
 Section deployment_section(const ReportInput& input) {
   Section section{"What does training in it cost, by deployment?", {}, {}, {}};
   Table table;
-  table.columns = {{"model", true}, {"recipe", true}, {"served", true}, {"difference [95%], nats"},
-                   {"text, nats"},  {"verdict", true}};
+  const bool with_bytes = std::any_of(input.cards.begin(), input.cards.end(), [](const StudyCard& card) {
+    return card.deployment && card.deployment->bytes_per_token;
+  });
+  table.columns = {{"model", true}, {"recipe", true}, {"served", true}, {"difference [95%], nats"}};
+  if (with_bytes) table.columns.push_back({"per byte [95%], nats"});
+  for (const char* title : {"share of loss [95%]", "text, nats"}) table.columns.push_back({title});
+  table.columns.push_back({"verdict", true});
   for (const StudyCard& card : input.cards) {
     if (!card.deployment) continue;
     for (const Named& named : kAnswers)
-      if (const auto& answer = (*card.deployment).*named.answer)
-        table.rows.push_back({card.model, card.verdict.recipe, named.title, gap_words(answer->verdict),
-                              answer->text ? fmt::format("+-{:.5f}", *answer->text) : "-",
-                              name_of(answer->verdict.outcome)});
+      if (const auto& answer = (*card.deployment).*named.answer) {
+        std::vector<std::string> row = {card.model, card.verdict.recipe, named.title,
+                                        gap_words(answer->verdict)};
+        if (with_bytes) row.push_back(interval_or_dash(answer->per_byte));
+        row.push_back(percent_text(answer->share));
+        row.push_back(answer->text ? fmt::format("+-{:.5f}", *answer->text) : "-");
+        row.push_back(name_of(answer->verdict.outcome));
+        table.rows.push_back(std::move(row));
+      }
     add_reasons(section.lines, card);
   }
   if (table.rows.empty()) return section;
@@ -76,7 +88,9 @@ Section deployment_section(const ReportInput& input) {
       "Raw gap: each read in what it was trained in, which compares two deployments. A break-even of training fits the answer "
       "for your deployment, never the raw gap.",
       "Text: half of the 95% interval that comes from the choice of the held-out text; the other interval is over the trunks, "
-      "which all read the same text."};
+      "which all read the same text.",
+      "Share of loss: the difference over the loss of BF16's forks read in BF16. Models with different tokenizers compare by it, "
+      "and per byte of the held-out text where the records state the length of its tokens, but not per token."};
   return section;
 }
 

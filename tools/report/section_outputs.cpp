@@ -27,7 +27,7 @@ void add_distance(std::vector<std::string>& row, const OutputMeans& distance) {
 Section outputs_section(const ReportInput& input) {
   Section section{"How far are the outputs?", {}, {}, {}};
   Table table;
-  table.columns = {{"model", true}, {"recipe", true}, {"age"}};
+  table.columns = {{"model", true}, {"recipe", true}, {"after steps"}};
   add_distance_columns(table);
   table.columns.push_back({"tokens"});
   bool held_out = false, trained_on = false;

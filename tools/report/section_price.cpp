@@ -1,4 +1,4 @@
-// Price section: for each study card the switch price, the settled gap, the course between them, and the
+// Price section: for each study card the switch price, the loss gap, the course between them, and the
 // tokens that make up for the gap.
 #include <fmt/format.h>
 
@@ -77,10 +77,10 @@ std::string stated_speedups() {
 void add_figure(const StudyFigures& figures) {
   figures.add(
       "price",
-      "Settled price, the loss of the last half of a recipe's forks minus BF16's, by how far the model was trained: "
-      "mean with its 95% interval over the trunks.",
+      "Loss gap, the loss of the last half of a recipe's forks minus BF16's, by the age of the model: mean with its 95% interval "
+      "over the trunks.",
       plot_number("bars", 1) + plot_number("log_x", 1) +
-          study_axes("tokens per parameter", "loss minus that of bf16 (nats per token)"),
+          study_axes("age (tokens per parameter)", "loss gap (nats per token)"),
       [](const StudyCard& card) {
         std::vector<Point> points;
         for (const CardPrice& price : card.prices)
@@ -99,6 +99,7 @@ std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price, b
       price.tokens_per_parameter ? ratio_words(*price.tokens_per_parameter) : "unknown",
       switch_words(price.at_switch),
       difference_text(find_age(card.verdict, price.age)),
+      percent_text(share_at(card, price)),
       price.course ? name_of(price.course->shape) : "-",
       plateau_words(card, price)};
   if (with_held_out) {
@@ -111,18 +112,18 @@ std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price, b
 
 std::vector<std::string> notes(bool with_held_out) {
   std::vector<std::string> notes = {
-      "Oldest age of each study; cards.json has all ages. Tokens per parameter: tokens that the model had seen when the forks "
+      "Oldest age of each study; cards.json has all ages. Age: tokens per parameter, tokens that the model had seen when the forks "
       "began, its first weights' among them, over all parameters.",
       "Switch: loss in the recipe minus loss in BF16 of the same weights, before any update. It answers what evaluating or "
-      "continuing in the recipe costs at once. Settled: the same difference over the last half of the forks. It answers what "
+      "continuing in the recipe costs at once. Loss gap: the same difference over the last half of the forks. It answers what "
       "remains when training goes on in the recipe. What a model costs that is trained in the recipe from its first step, "
-      "neither says: that takes runs from scratch.",
+      "neither says: that takes runs from scratch. Share of loss: the loss gap over the loss of BF16's forks.",
       "Course: falling or growing if the 95% interval of the last quarter of the steps minus the first tenth excludes zero; "
       "flat if it lies within half of the margin; else unclear. Plateau: where d(t) = plateau + amplitude x exp(-t / tau) "
       "leads, with its 95% interval over the trunks; none is reached if tau is longer than a third of the forks or if a "
       "logarithm of the step fits better.",
       fmt::format(
-          "Tokens at a horizon: the factor (1 - beta gap / S)^(-1/beta) of the tokens that makes up for the settled gap, S = -dL/d ln(tokens) "
+          "Tokens at a horizon: the factor (1 - beta gap / S)^(-1/beta) of the tokens that makes up for the loss gap, S = -dL/d ln(tokens) "
           "by {} ({}): {:.4f} nats at {} and {:.4f} at {} tokens, for any model size. It assumes that the gap at the horizon "
           "is the one measured here, and the text and tokenizer of that law. Break-even gap: S (1 - speed-up^-beta) / beta: {}.",
           kLaw.name, kLaw.source, kLaw.slope(kHorizons[0]), token_words(kHorizons[0]),
@@ -149,9 +150,9 @@ Section price_section(const ReportInput& input) {
   });
   section.lines = lines.texts;
   Table table;
-  table.columns = {{"model", true},        {"recipe", true},        {"tokens per parameter"},
-                   {"switch [95%], nats"}, {"settled [95%], nats"}, {"course", true},
-                   {"plateau [95%], nats"}};
+  table.columns = {{"model", true},        {"recipe", true},        {"age, tokens per parameter"},
+                   {"switch [95%], nats"}, {"loss gap [95%], nats"},
+                   {"share of loss [95%]"}, {"course", true},         {"plateau [95%], nats"}};
   const bool with_held_out = std::any_of(input.cards.begin(), input.cards.end(), [](const StudyCard& card) {
     return !card.prices.empty() && card.prices.back().held_out;
   });

@@ -1,4 +1,4 @@
-// Tests the price section: switch price, settled gap, course, tokens, and verdicts that name model and age.
+// Tests the price section: switch price, loss gap, course, tokens, and verdicts that name model and age.
 #include <functional>
 #include <regex>
 
@@ -176,6 +176,6 @@ TEST_CASE("study section: reports the tokens seen by pretrained weights and whet
   };
   CHECK(contains(says({}), "The trunks start from weights that had seen 2T tokens."));
   CHECK_FALSE(contains(says({}), "steady"));
-  CHECK(contains(says(true), "Forks begin at the first age from which BF16's loss is steady."));
-  CHECK(contains(says(false), "BF16's loss was still moving at the oldest age, where forks begin."));
+  CHECK(contains(says(true), "Forks begin at the first step from which BF16's loss is steady."));
+  CHECK(contains(says(false), "BF16's loss was still moving at the last saved step, where forks begin."));
 }

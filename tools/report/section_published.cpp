@@ -392,7 +392,7 @@ Section published_section(const ReportInput& input, const std::string& published
   if (result.any_forks())
     rules +=
         "Loss of forks: a study's card of that recipe, of the model whose size is nearest, from a GPU before one from a CPU, "
-        "at the age where it costs most or that shows its verdict best. Forks begin in a trained BF16 state and are short: "
+        "at the age where its loss gap is largest or that shows its verdict best. Forks begin in a trained BF16 state and are short: "
         "they say nothing of a start from scratch, of thousands of steps, or of a model of another size. ";
   rules +=
       "Not compared: it is of several cases, or of none. A number here neither confirms nor refutes one "

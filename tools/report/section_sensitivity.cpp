@@ -79,9 +79,9 @@ const CellRecord* cell_of(const SensitivityRecord& record, CellKind kind) {
   return cell == record.cells.end() ? nullptr : &*cell;
 }
 
-/// Returns "rowwise on tiny (trunk 1 at age 200)".
+/// Returns "rowwise on tiny (trunk 1 after 200 steps)".
 std::string name_of_row(const Record& record) {
-  std::string state = record.study ? fmt::format("trunk {} at age {}", record.study->trunk, record.study->age)
+  std::string state = record.study ? fmt::format("trunk {} after {} steps", record.study->trunk, record.study->age)
                                    : text_in(record.definition->init, "kind");
   if (state == "normal") state = "untrained weights";
   if (state == "checkpoint") state = "weights of a checkpoint";

@@ -98,8 +98,8 @@ std::string start_words(const StudyCard& card) {
     words += fmt::format(" The trunks start from weights that had seen {} tokens.",
                          token_words(static_cast<double>(*card.trained_tokens)));
   if (card.steady)
-    words += *card.steady ? " Forks begin at the first age from which BF16's loss is steady."
-                          : " BF16's loss was still moving at the oldest age, where forks begin.";
+    words += *card.steady ? " Forks begin at the first step from which BF16's loss is steady."
+                          : " BF16's loss was still moving at the last saved step, where forks begin.";
   return words;
 }
 
@@ -195,7 +195,7 @@ void add_differences(Table& table, const std::vector<const ForkVerdict*>& verdic
   const std::set<std::int64_t> ages = ages_of(verdicts);
   int rank = kOrdinaryRank;  // the oldest age says most
   for (const std::int64_t age : ages)
-    table.columns.push_back({fmt::format("at age {} [95%], nats", age), false, false, ++rank});
+    table.columns.push_back({fmt::format("after {} steps [95%], nats", age), false, false, ++rank});
   table.columns.push_back({"per doubling [95%]"});
   for (std::size_t i = 0; i < verdicts.size(); ++i) {
     const ForkVerdict& verdict = *verdicts[i];
@@ -274,7 +274,8 @@ Section study_section(const ReportInput& input) {
   });
   section.table = verdict_table(cards);
   section.notes = {
-      "At age: loss of the recipe's forks minus BF16's of the same state and data, by the trunk's steps before the fork; "
+      "After steps: loss gap, the loss of the recipe's forks minus BF16's of the same state and data, by the trunk's steps before "
+      "the fork; "
       "recipes compare within a column. The trunk is the unit of the interval. Gradient error and bias: against BF16's "
       "gradient of the same weights and tokens, at the oldest age. Behind a control: its loss minus BF16's at that age."};
   if (section.table->columns.back().title == "route flips")
@@ -304,7 +305,7 @@ Section contrast_section(const ReportInput& input) {
   add_differences(table, verdicts);
   section.table = std::move(table);
   section.notes = {
-      "At age: loss of the recipe's forks minus the incumbent's of the same state and data. Margin, noise floor, controls "
+      "After steps: loss of the recipe's forks minus the incumbent's of the same state and data. Margin, noise floor, controls "
       "and level are those of the verdicts against BF16. Holm's correction covers the comparisons with the incumbent; "
       "those with BF16 are corrected by themselves."};
   return section;

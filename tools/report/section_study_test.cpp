@@ -208,7 +208,7 @@ TEST_CASE("study section: recipes are compared at equal age", "[study]") {
     return lines.front();
   };
   INFO(cards);
-  const std::size_t young = cards.find("at age 100 [95%"), old = cards.find("at age 200 [95%");
+  const std::size_t young = cards.find("after 100 steps [95%"), old = cards.find("after 200 steps [95%");
   CHECK((young < old && old != std::string::npos));
   CHECK(cells_of("blockwise").find("+0.00100 ") < cells_of("blockwise").find("+0.00040 "));
   CHECK(cells_of("tensorwise").find("+0.00030 ") < cells_of("tensorwise").find("+0.00080 "));
@@ -222,9 +222,9 @@ TEST_CASE("study section: recipes are compared at equal age", "[study]") {
   records.clear();
   for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
   const std::string many = section_of(records, "Does it train?");
-  CHECK(!contains(many, "at age 40 "));
-  CHECK(contains(many, "at age 41 "));
-  CHECK(contains(many, "at age 200 "));
+  CHECK(!contains(many, "after 40 steps "));
+  CHECK(contains(many, "after 41 steps "));
+  CHECK(contains(many, "after 200 steps "));
 }
 
 TEST_CASE("ladders section: outlier ladders share one limit and mark recipes beyond it without outliers",

@@ -86,6 +86,11 @@ std::string mean_text(const MeanWithInterval& value, int digits) {
   return fmt::format("{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]", value.mean, value.low, value.high, digits);
 }
 
+std::string percent_text(const std::optional<MeanWithInterval>& fraction) {
+  if (!fraction) return "-";
+  return fmt::format("{:+.3g}% [{:+.3g}, {:+.3g}]", 100 * fraction->mean, 100 * fraction->low, 100 * fraction->high);
+}
+
 std::string interval_or_dash(const std::optional<MeanWithInterval>& value) {
   return value ? mean_text(*value) : "-";
 }

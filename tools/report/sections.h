@@ -101,6 +101,8 @@ std::vector<Study> studies_of(const MachineRecords& machine);
 
 /// Returns a mean with its interval, "+0.01500 [+0.01460, +0.01540]".
 std::string mean_text(const MeanWithInterval& value, int digits = 5);
+/// Formats a fraction in percent with three significant digits: "+0.659% [+0.649, +0.67]"; "-" for null.
+std::string percent_text(const std::optional<MeanWithInterval>& fraction);
 /// Returns the same, "-" for null.
 std::string interval_or_dash(const std::optional<MeanWithInterval>& value);
 /// Returns the same of an age's difference, "+0.01500 [one trunk]" without an interval, "-" for null.
