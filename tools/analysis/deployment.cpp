@@ -143,20 +143,10 @@ std::optional<MeanWithInterval> over(const std::optional<MeanWithInterval>& valu
   return MeanWithInterval{value->mean / *unit, value->low / *unit, value->high / *unit};
 }
 
-/// Returns the noise floor over all readings, and the trunks that would lower it. Null if one cannot be known.
-struct Floor {
-  std::optional<double> floor;
-  std::optional<int> quiet;
-};
-Floor floor_of(const StudyRows& rows, const std::set<std::string>& readings, const ForkRules& rules) {
-  Floor most{0.0, {}};
-  for (const std::string& recipe : readings) {
-    const ForkEvidence neutral = differences_of(rows, kBf16, rows.perturbed, {recipe, recipe}).evidence;
-    const std::optional<double> floor = noise_floor(neutral);
-    if (!floor) return {};
-    if (*floor >= *most.floor) most = {floor, trunks_to_quiet(neutral, rules)};
-  }
-  return most;
+/// Returns the noise floor of BF16's forks, read in a recipe.
+NoiseFloor floor_of(const StudyRows& rows, const std::string& reading, const ForkRules& rules) {
+  const ForkEvidence neutral = differences_of(rows, kBf16, rows.perturbed, {reading, reading}).evidence;
+  return {noise_floor(neutral), trunks_to_quiet(neutral, rules)};
 }
 
 }  // namespace
@@ -181,24 +171,21 @@ std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
     }
     return *deployments[i];
   };
-  // Judges one answer of all recipes together. Its noise floor is that of BF16's forks, as they are read for it.
+  // Judges one answer of all recipes together. The noise floor of each is that of BF16's forks as they are read for it.
   const auto judge = [&](std::optional<DeploymentAnswer> Deployment::*answer,
                          const std::function<Deployed(const std::string&)>& deployed) {
     std::vector<std::size_t> places;
     std::vector<std::optional<double>> texts;
     std::vector<ForkEvidence> evidence;
-    std::set<std::string> readings;
+    std::vector<NoiseFloor> floors;
     for (std::size_t i = 0; i < recipes.size(); ++i) {
       const Deployed read = deployed(recipes[i]);
       Differences own = differences_of(rows, recipes[i], cells(i), read);
       if (own.evidence.ages.empty()) continue;
-      readings.insert(read.bf16);
+      floors.push_back(floor_of(rows, read.bf16, rules));
       places.push_back(i), texts.push_back(own.text()), evidence.push_back(std::move(own.evidence));
     }
-    if (places.empty()) return;
-    const Floor floor = floor_of(rows, readings, rules);
-    std::vector<ForkVerdict> verdicts =
-        judge_forks(evidence, floor.floor, controls, missed, rules, floor.quiet);
+    std::vector<ForkVerdict> verdicts = judge_forks(evidence, floors, controls, missed, rules);
     for (std::size_t k = 0; k < places.size(); ++k) {
       const auto at = reference.losses.find(verdicts[k].age);
       const std::vector<double>& losses =

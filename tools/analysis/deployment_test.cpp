@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 #include "tools/analysis/study_cards.h"
 #include "tools/analysis/study_samples.h"
 
@@ -124,6 +125,30 @@ TEST_CASE("Deployment: few trunks and a loud floor settle nothing", "[study][dep
   };
   CHECK(outcome_of(1e-6) == ForkOutcome::equivalent);
   CHECK(outcome_of(0.01) == ForkOutcome::inconclusive);
+}
+
+TEST_CASE("Deployment: a recipe that reads BF16's weights loudly leaves the others' verdicts alone",
+          "[study][deployment]") {
+  Rows rows;
+  const std::vector<std::string> read = {"blockwise", "mxfp8"};
+  const auto add = [&](Record& row, double loud) {
+    add_readings(row, 0, read, [&](const std::string& recipe) {
+      return recipe == "mxfp8" ? loud * static_cast<double>(row.study->trunk - 2) : 0.02;
+    });
+  };
+  rows.add_forks("bf16", 0, 0, [&](Record& row) { add(row, 0); });
+  rows.add_forks("bf16", 1e-6, 1e-6, [&](Record& row) { Rows::perturb(row), add(row, 0.01); });
+  rows.add_forks("rowwise", 0.001);
+  rows.add_forks("rowwise_e5m2", 0.003, 1e-5, [](Record& row) { row.study->apart_from = "rowwise"; });
+  rows.add_forks("rowwise_e4m1", 0.1, 1e-5, [](Record& row) { row.study->breaks = true; });
+  for (const std::string& recipe : read)
+    rows.add_forks(recipe, 0.02, 1e-5, [&](Record& row) { Rows::ask(row), add(row, 0); });
+  const auto cards = study_cards(rows.refs());
+  REQUIRE(cards.size() == 2);
+  const auto in_recipe = [&](std::size_t i) { return cards[i].deployment.value().in_recipe.value().verdict; };
+  CHECK(in_recipe(0).outcome == ForkOutcome::equivalent);
+  CHECK(in_recipe(1).outcome == ForkOutcome::inconclusive);
+  CHECK(contains(in_recipe(1).reason, "the noise floor"));
 }
 
 TEST_CASE("Deployment: older records answer for BF16 and the raw gap, not for the recipe",

@@ -89,7 +89,8 @@ TEST_CASE("equivalence: forks and runs from scratch agree for the same differenc
     REQUIRE(scratch.margin);
     CHECK(*scratch.margin == Approx(kBound));
     // A fork's bound is half of its margin.
-    const ForkVerdict forked = judge_forks({forks}, 0.0, 1, {}, {.margin = 2 * *scratch.margin}).front();
+    const ForkVerdict forked =
+        judge_forks({forks}, {NoiseFloor{0.0}}, 1, {}, {.margin = 2 * *scratch.margin}).front();
     const bool equivalent = forked.outcome == ForkOutcome::equivalent;
     CHECK((scratch.verdict == ConvergenceVerdict::equivalent) == equivalent);
     ++both[equivalent];

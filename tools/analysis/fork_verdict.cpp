@@ -125,7 +125,7 @@ ForkVerdict describe(const ForkEvidence& evidence) {
 }
 
 /// Returns why a study cannot call anything equivalent, and the remedy; null if it can.
-std::optional<std::string> blind_reason(std::optional<double> floor, std::optional<int> quiet, int controls,
+std::optional<std::string> blind_reason(const NoiseFloor& floor, int controls,
                                         const std::vector<std::string>& missed, const ForkRules& rules) {
   std::vector<std::string> reasons;
   if (controls == 0)
@@ -135,13 +135,13 @@ std::optional<std::string> blind_reason(std::optional<double> floor, std::option
   else if (!missed.empty())
     reasons.push_back(fmt::format("the positive control {} was not found: the study could not have seen harm",
                                   fmt::join(missed, ", ")));
-  if (!floor)
+  if (!floor.nats)
     reasons.push_back(
         "the noise floor was not measured: the same study, started again, adds what is missing");
-  else if (*floor > rules.largest_floor())
+  else if (*floor.nats > rules.largest_floor())
     reasons.push_back(
-        fmt::format("the noise floor of {:.5f} nats is above a tenth of the margin of {:.5f} ({})", *floor,
-                    rules.strictest(), remedy_words(quiet, "more tokens a step may")));
+        fmt::format("the noise floor of {:.5f} nats is above a tenth of the margin of {:.5f} ({})",
+                    *floor.nats, rules.strictest(), remedy_words(floor.quiet, "more tokens a step may")));
   if (reasons.empty()) return std::nullopt;
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
@@ -286,9 +286,9 @@ bool beyond_bound(const ForkEvidence& control, const ForkRules& rules) {
          p_of_beyond(trunk_means(*oldest), -rules.bound(oldest->age), -1) <= level_now(control, rules.level);
 }
 
-std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
-                                     int controls, const std::vector<std::string>& missed,
-                                     const ForkRules& rules, std::optional<int> quiet) {
+std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes,
+                                     const std::vector<NoiseFloor>& floors, int controls,
+                                     const std::vector<std::string>& missed, const ForkRules& rules) {
   std::vector<ForkVerdict> verdicts;
   std::vector<std::size_t> judged;
   std::vector<double> same, apart;
@@ -304,8 +304,8 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     apart.push_back(difference_p(evidence, -1) / share);
   }
   const std::vector<bool> is_same = holm(same, rules.level), is_apart = holm(apart, rules.level);
-  const auto blind = blind_reason(floor, quiet, controls, missed, rules);
   for (std::size_t i = 0; i < recipes.size(); ++i) {
+    const auto blind = blind_reason(floors[i], controls, missed, rules);
     ForkVerdict& verdict = verdicts[i];
     const auto place = std::find(judged.begin(), judged.end(), i);
     if (judge_divergence(recipes[i], verdict)) continue;
@@ -326,7 +326,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
       verdict.outcome = ForkOutcome::equivalent;
       verdict.reason =
           fmt::format("{} at most, inside half of the margin at every age", in_nats(*verdict.difference));
-    } else if (!is_same[k] && (worse || better) && std::abs(there.mean) > floor.value_or(0)) {
+    } else if (!is_same[k] && (worse || better) && std::abs(there.mean) > floors[i].nats.value_or(0)) {
       verdict.outcome = worse ? ForkOutcome::worse : ForkOutcome::better;
       verdict.difference = there, verdict.age = shown.age;
       verdict.reason = fmt::format("{} after {} steps", in_nats(there), shown.age);

@@ -103,6 +103,12 @@ struct ForkVerdict {
   Looks looks;
 };
 
+/// Noise floor of a recipe's differences, and what would lower it.
+struct NoiseFloor {
+  std::optional<double> nats;               ///< noise_floor(); null if it was not measured
+  std::optional<int> quiet = std::nullopt;  ///< trunks_to_quiet(); only needed if the floor is too high
+};
+
 /// Returns the noise floor: the largest magnitude within the interval of any age, for forks that differ only
 /// by a negligible perturbation. Null if an age has fewer than two trunks.
 std::optional<double> noise_floor(const ForkEvidence& neutral);
@@ -133,11 +139,10 @@ std::string remedy_words(std::optional<int> trunks, const std::string& guess);
 bool beyond_bound(const ForkEvidence& control, const ForkRules& rules);
 
 /// Returns one verdict per recipe, in their order. A recipe's p-values are divided by its look's part of the level, so
-/// that Holm's correction holds over all recipes and looks. `floor`: noise floor, null if not measured. `quiet`:
-/// result of trunks_to_quiet if the floor is too high. `missed`: names of the positive controls that were not
-/// found, with the remedy. If any was missed, or `controls` is 0, nothing is equivalent.
-std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
-                                     int controls, const std::vector<std::string>& missed,
-                                     const ForkRules& rules, std::optional<int> quiet = std::nullopt);
+/// that Holm's correction holds over all recipes and looks. `floors`: of each recipe. `missed`: names of the positive
+/// controls that were not found, with the remedy. If any was missed, or `controls` is 0, nothing is equivalent.
+std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes,
+                                     const std::vector<NoiseFloor>& floors, int controls,
+                                     const std::vector<std::string>& missed, const ForkRules& rules);
 
 }  // namespace precbench

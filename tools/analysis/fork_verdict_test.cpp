@@ -11,6 +11,13 @@ using namespace precbench;
 
 namespace {
 
+/// Judges recipes of one noise floor.
+std::vector<ForkVerdict> judge_with(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
+                                    int controls, const std::vector<std::string>& missed,
+                                    const ForkRules& rules, std::optional<int> quiet = std::nullopt) {
+  return judge_forks(recipes, std::vector(recipes.size(), NoiseFloor{floor, quiet}), controls, missed, rules);
+}
+
 constexpr int kForkStudies = 2000;
 const ForkRules kRules{.margin = 0.0073};
 /// Standard deviations in nats between forks of a trunk and between trunks. kRules.margin is
@@ -56,7 +63,7 @@ double share(ForkOutcome outcome, unsigned seed, int count, const std::vector<do
     std::vector<ForkEvidence> recipes;
     for (int r = 0; r < count; ++r) recipes.push_back(studies.recipe(truth, trunks, seeds));
     bool any = false;
-    for (const ForkVerdict& verdict : judge_forks(recipes, 2e-5, 3, {}, kRules))
+    for (const ForkVerdict& verdict : judge_with(recipes, 2e-5, 3, {}, kRules))
       any = any || verdict.outcome == outcome;
     found += any;
   }
@@ -92,7 +99,7 @@ TEST_CASE("judge_forks: counting forks as trunks would raise the error rate abov
     for (const auto& [trunk, forks] : evidence.ages[0].by_trunk)
       for (double d : forks) each[static_cast<std::int64_t>(each.size())] = {d};
     evidence.ages[0].by_trunk = each;
-    wrong += judge_forks({evidence}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent;
+    wrong += judge_with({evidence}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent;
   }
   CHECK(wrong > 4 * 0.05 * kForkStudies);
 }
@@ -125,8 +132,7 @@ TEST_CASE("judge_forks: 95% intervals of difference and trend cover the truth in
   int covered = 0, trend_covered = 0;
   constexpr double kTruth = 0.0012, kGrowth = 0.0004;
   for (int i = 0; i < kForkStudies; ++i) {
-    const ForkVerdict verdict =
-        judge_forks({studies.recipe({kTruth}, 3, 1, kGrowth)}, 2e-5, 3, {}, kRules)[0];
+    const ForkVerdict verdict = judge_with({studies.recipe({kTruth}, 3, 1, kGrowth)}, 2e-5, 3, {}, kRules)[0];
     covered += verdict.difference->low <= kTruth && kTruth <= verdict.difference->high;
     trend_covered += verdict.trend->low <= kGrowth && kGrowth <= verdict.trend->high;
   }
@@ -139,9 +145,9 @@ TEST_CASE("judge_forks: nothing is equivalent without controls or with a high no
           "[fork_verdict]") {
   Studies studies(13);
   const std::vector<ForkEvidence> recipes = {studies.recipe({0.0001, 0.0001})};
-  CHECK(judge_forks(recipes, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent);
+  CHECK(judge_with(recipes, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent);
   const auto reason = [&](std::optional<double> floor, int controls, const std::vector<std::string>& missed) {
-    const ForkVerdict verdict = judge_forks(recipes, floor, controls, missed, kRules)[0];
+    const ForkVerdict verdict = judge_with(recipes, floor, controls, missed, kRules)[0];
     CHECK(verdict.outcome == ForkOutcome::inconclusive);
     return verdict.reason;
   };
@@ -177,7 +183,7 @@ TEST_CASE("trunks_to_quiet: returns the trunks that lower the noise floor below 
 
   Studies studies(20);
   const auto reason = [&](std::optional<int> quiet) {
-    return judge_forks({studies.recipe({0.0001})}, 0.001, 3, {}, kRules, quiet)[0].reason;
+    return judge_with({studies.recipe({0.0001})}, 0.001, 3, {}, kRules, quiet)[0].reason;
   };
   CHECK(contains(reason(7), "(about 7 trunks would)"));
   CHECK(contains(reason(70), "(about 70 trunks would; more tokens a step may sooner)"));
@@ -207,12 +213,12 @@ TEST_CASE("trunks_to_pass_bound: returns the trunks that show a control beyond t
 
 TEST_CASE("judge_forks: two trunks are inconclusive and a diverged fork is diverged", "[fork_verdict]") {
   Studies studies(14);
-  const ForkVerdict two = judge_forks({studies.recipe({0.0}, 2)}, 2e-5, 3, {}, kRules)[0];
+  const ForkVerdict two = judge_with({studies.recipe({0.0}, 2)}, 2e-5, 3, {}, kRules)[0];
   CHECK(two.outcome == ForkOutcome::inconclusive);
   CHECK(contains(two.reason, "2 trunks; 3 are the fewest"));
   ForkEvidence broken = studies.recipe({0.0});
   broken.diverged = 1;
-  CHECK(judge_forks({broken}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::diverged);
+  CHECK(judge_with({broken}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::diverged);
   CHECK(beyond_bound(broken, kRules));
 }
 
@@ -223,7 +229,7 @@ TEST_CASE("judge_forks: worse reports the age with the evidence", "[fork_verdict
                                {400, {{1, {0.13}}, {2, {0.001}}, {3, {0.001}}}}},
                               {},
                               0};
-  const ForkVerdict verdict = judge_forks({evidence}, 2e-5, 3, {}, kRules)[0];
+  const ForkVerdict verdict = judge_with({evidence}, 2e-5, 3, {}, kRules)[0];
   CHECK(verdict.outcome == ForkOutcome::worse);
   CHECK(verdict.age == 200);
   CHECK(verdict.difference->low > 0);
@@ -232,14 +238,14 @@ TEST_CASE("judge_forks: worse reports the age with the evidence", "[fork_verdict
 
 TEST_CASE("judge_forks: an inconclusive verdict reports how many trunks would settle it", "[fork_verdict]") {
   const ForkEvidence wide{"r", {{100, {{1, {0.001}}, {2, {-0.004}}, {3, {0.004}}}}}, {}, 0};
-  const ForkVerdict verdict = judge_forks({wide}, 2e-5, 3, {}, kRules)[0];
+  const ForkVerdict verdict = judge_with({wide}, 2e-5, 3, {}, kRules)[0];
   CHECK(verdict.outcome == ForkOutcome::inconclusive);
   CHECK(contains(verdict.reason, "trunks would settle it"));
   CHECK(verdict.seeds == 1);
   // Beyond the bound no number of trunks makes it equivalent; more of them show that it is worse.
   const auto reason_of = [](std::vector<double> ends) {
     const ForkEvidence far{"r", {{100, {{1, {ends[0]}}, {2, {ends[1]}}, {3, {ends[2]}}}}}, {}, 0};
-    return judge_forks({far}, 2e-5, 3, {}, kRules)[0].reason;
+    return judge_with({far}, 2e-5, 3, {}, kRules)[0].reason;
   };
   CHECK(contains(reason_of({0.001, 0.006, 0.012}), "trunks would show that it is worse"));
   CHECK(contains(reason_of({-0.001, -0.006, -0.012}), "trunks would show that it is better"));
@@ -261,7 +267,7 @@ TEST_CASE("judge_forks: each look tests at its part of the level and the reason 
   ForkEvidence evidence{"r", {{100, {{1, {0.0082}}, {2, {0.0092}}, {3, {0.0102}}}}}, {}, 0};
   const auto judge = [&](std::vector<std::int64_t> trunks) {
     evidence.looks.trunks = std::move(trunks);
-    return judge_forks({evidence}, 2e-5, 3, {}, kRules)[0];
+    return judge_with({evidence}, 2e-5, 3, {}, kRules)[0];
   };
   for (const auto& looks : {std::vector<std::int64_t>{}, {3}}) {
     CHECK(judge(looks).outcome == ForkOutcome::worse);
@@ -274,12 +280,12 @@ TEST_CASE("judge_forks: each look tests at its part of the level and the reason 
   CHECK(judge({2, 2, 3}).outcome == ForkOutcome::inconclusive);
   // The same for "equivalent", and for controls.
   ForkEvidence close{"r", {{100, {{1, {0.0001}}, {2, {0.0003}}, {3, {0.0005}}}}}, {}, 0};
-  CHECK(judge_forks({close}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent);
+  CHECK(judge_with({close}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent);
   evidence.looks = {};
   CHECK(beyond_bound(evidence, kRules));
   CHECK(told_apart(evidence, close));
   close.looks.trunks = evidence.looks.trunks = std::vector<std::int64_t>(8, 3);
-  CHECK(judge_forks({close}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::inconclusive);
+  CHECK(judge_with({close}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::inconclusive);
   CHECK_FALSE(beyond_bound(evidence, kRules));
   CHECK_FALSE(told_apart(evidence, close));
 }
@@ -287,11 +293,11 @@ TEST_CASE("judge_forks: each look tests at its part of the level and the reason 
 TEST_CASE("judge_forks: a study that lacks forks of its settings is not judged before its end", "[fork_verdict]") {
   ForkEvidence evidence{"r", {{100, {{1, {0.0082}}, {2, {0.0092}}, {3, {0.0102}}}}}, {}, 0};
   evidence.looks.awaited = 8;
-  const ForkVerdict verdict = judge_forks({evidence}, 2e-5, 3, {}, kRules)[0];
+  const ForkVerdict verdict = judge_with({evidence}, 2e-5, 3, {}, kRules)[0];
   CHECK(verdict.outcome == ForkOutcome::inconclusive);
   CHECK(verdict.reason == "not all forks of its 8 trunks have run; the verdict comes with the last");
   evidence.diverged = 1;  // no test is needed for that
-  CHECK(judge_forks({evidence}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::diverged);
+  CHECK(judge_with({evidence}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::diverged);
 }
 
 TEST_CASE(
@@ -385,7 +391,7 @@ TEST_CASE("judge_forks: differences beyond the range of double are inconclusive"
         "r", {{100, {{1, {difference}}, {2, {difference}}, {3, {difference}}}}}, {{0, 0, difference}}, 0};
   };
   for (const double difference : {1.7e308, -1.7e308, HUGE_VAL, -HUGE_VAL}) {
-    CHECK(judge_forks({all(difference)}, 2e-5, 3, {}, kRules).front().outcome == ForkOutcome::inconclusive);
+    CHECK(judge_with({all(difference)}, 2e-5, 3, {}, kRules).front().outcome == ForkOutcome::inconclusive);
     CHECK_FALSE(told_apart(all(difference), all(0), kRules.level));
   }
 }

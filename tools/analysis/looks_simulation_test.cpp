@@ -58,9 +58,9 @@ class DrawnStudy {
       for (AgeDifferences& age : recipe.ages)
         age.by_trunk.erase(age.by_trunk.upper_bound(trunks), age.by_trunk.end());
     }
+    const std::vector floors(seen.size(), NoiseFloor{kFloorOfSpread * design_.spread * kMarginNats});
     std::vector<ForkOutcome> outcomes;
-    for (const ForkVerdict& verdict : judge_forks(seen, kFloorOfSpread * design_.spread * kMarginNats, 3, {},
-                                                  {.margin = kMarginNats}))
+    for (const ForkVerdict& verdict : judge_forks(seen, floors, 3, {}, {.margin = kMarginNats}))
       outcomes.push_back(verdict.outcome);
     return outcomes;
   }

@@ -373,9 +373,9 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
   common.controls = controls.results;
   std::vector<ForkEvidence> asked;
   for (const std::string& recipe : rows.asked) asked.push_back(evidence_of(rows, recipe));
+  const NoiseFloor floor{common.floor, trunks_to_quiet(neutral, rules)};
   const auto judge = [&](const std::vector<ForkEvidence>& evidence) {
-    return judge_forks(evidence, common.floor, controls.run, controls.missed, rules,
-                       trunks_to_quiet(neutral, rules));
+    return judge_forks(evidence, std::vector(evidence.size(), floor), controls.run, controls.missed, rules);
   };
   std::vector<StudyCard> cards;
   std::vector<ForkVerdict> verdicts = judge(asked);

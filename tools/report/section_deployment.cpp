@@ -1,10 +1,12 @@
 // Deployment section: the cost of training in a recipe if the weights are served in BF16 or in the recipe, and the raw
 // gap between the two deployments. From the held-out losses of a study's cards.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,26 +34,36 @@ std::string gap_words(const ForkVerdict& verdict) {
   return mean ? fmt::format("{:+.5f}", *mean) : "-";
 }
 
-/// Adds a sentence for each answer; answers with one reason share it.
-void add_reasons(std::vector<std::string>& lines, const StudyCard& card) {
-  std::string shared;
-  bool all_alike = true;
-  for (const Named& named : kAnswers) {
-    const auto& answer = (*card.deployment).*named.answer;
-    if (!answer) continue;
-    const std::string reason =
-        fmt::format("{}: {}", name_of(answer->verdict.outcome), answer->verdict.reason);
-    all_alike = all_alike && (shared.empty() || shared == reason);
-    if (shared.empty()) shared = reason;
-  }
-  if (all_alike) {
-    lines.push_back(fmt::format("{}: every answer is {}.", card.verdict.recipe, shared));
-    return;
-  }
+/// A sentence on the recipes of a model that share an answer, its outcome and its reason.
+struct Reason {
+  std::string model;
+  const char* words;
+  std::string reason;
+  std::vector<std::string> recipes;
+};
+
+/// Adds the reasons of a card's answers; a recipe whose answers all have one reason gives it once.
+void add_reasons(std::vector<Reason>& reasons, const StudyCard& card) {
+  std::vector<Reason> own;
   for (const Named& named : kAnswers)
     if (const auto& answer = (*card.deployment).*named.answer)
-      lines.push_back(fmt::format("{}: {}: {}: {}.", card.verdict.recipe, named.words,
-                                  name_of(answer->verdict.outcome), answer->verdict.reason));
+      own.push_back({card.model,
+                     named.words,
+                     fmt::format("{}: {}", name_of(answer->verdict.outcome), answer->verdict.reason),
+                     {card.verdict.recipe}});
+  const bool alike =
+      std::all_of(own.begin(), own.end(), [&](const Reason& one) { return one.reason == own[0].reason; });
+  if (alike && own.size() > 1) own = {{card.model, "every answer", own[0].reason, own[0].recipes}};
+  for (Reason& one : own) {
+    const auto known = std::find_if(reasons.begin(), reasons.end(), [&](const Reason& other) {
+      return other.model == one.model && std::string_view(other.words) == one.words &&
+             other.reason == one.reason;
+    });
+    if (known == reasons.end())
+      reasons.push_back(std::move(one));
+    else
+      known->recipes.push_back(card.verdict.recipe);
+  }
 }
 
 }  // namespace
@@ -59,6 +71,7 @@ void add_reasons(std::vector<std::string>& lines, const StudyCard& card) {
 Section deployment_section(const ReportInput& input) {
   Section section{"What does training in it cost, by deployment?", {}, {}, {}};
   Table table;
+  std::vector<Reason> reasons;
   const bool with_bytes = std::any_of(input.cards.begin(), input.cards.end(), [](const StudyCard& card) {
     return card.deployment && card.deployment->bytes_per_token;
   });
@@ -78,9 +91,14 @@ Section deployment_section(const ReportInput& input) {
         row.push_back(name_of(answer->verdict.outcome));
         table.rows.push_back(std::move(row));
       }
-    add_reasons(section.lines, card);
+    add_reasons(reasons, card);
   }
   if (table.rows.empty()) return section;
+  const bool one_model = std::all_of(reasons.begin(), reasons.end(),
+                                     [&](const Reason& one) { return one.model == reasons[0].model; });
+  for (const Reason& one : reasons)
+    section.lines.push_back(fmt::format("{}{}: {}: {}.", one_model ? "" : one.model + ": ",
+                                        fmt::join(one.recipes, ", "), one.words, one.reason));
   section.table = std::move(table);
   section.notes = {
       "Held-out loss after the forks' last step, over the trunks, each answer with a verdict of its own. In BF16: weights "
