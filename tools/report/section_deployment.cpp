@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,10 +33,18 @@ std::string gap_words(const ForkVerdict& verdict) {
   return mean ? fmt::format("{:+.5f}", *mean) : "-";
 }
 
-/// A sentence on the recipes of a model that share an answer, its outcome and its reason.
+/// Returns "worse for 36m at 0.73 tokens per parameter", with the reason unless it is in the table: the difference at the
+/// only age.
+std::string verdict_words(const StudyCard& card, const ForkVerdict& verdict) {
+  const bool in_table = verdict.by_age.size() == 1 && verdict.outcome != ForkOutcome::inconclusive &&
+                        verdict.outcome != ForkOutcome::diverged;
+  return fmt::format("{} for {} {}{}", name_of(verdict.outcome), card.model, age_words(card),
+                     in_table ? "" : ": " + verdict.reason);
+}
+
+/// A sentence on the recipes that share an answer, its outcome and its reason.
 struct Reason {
-  std::string model;
-  const char* words;
+  int place;  ///< of the answer: 0 for all of them, else its number in kAnswers, from 1
   std::string reason;
   std::vector<std::string> recipes;
 };
@@ -45,19 +52,15 @@ struct Reason {
 /// Adds the reasons of a card's answers; a recipe whose answers all have one reason gives it once.
 void add_reasons(std::vector<Reason>& reasons, const StudyCard& card) {
   std::vector<Reason> own;
-  for (const Named& named : kAnswers)
-    if (const auto& answer = (*card.deployment).*named.answer)
-      own.push_back({card.model,
-                     named.words,
-                     fmt::format("{}: {}", name_of(answer->verdict.outcome), answer->verdict.reason),
-                     {card.verdict.recipe}});
+  for (int i = 0; i < std::ssize(kAnswers); ++i)
+    if (const auto& answer = (*card.deployment).*kAnswers[i].answer)
+      own.push_back({i + 1, verdict_words(card, answer->verdict), {card.verdict.recipe}});
   const bool alike =
       std::all_of(own.begin(), own.end(), [&](const Reason& one) { return one.reason == own[0].reason; });
-  if (alike && own.size() > 1) own = {{card.model, "every answer", own[0].reason, own[0].recipes}};
+  if (alike && own.size() > 1) own = {{0, own[0].reason, own[0].recipes}};
   for (Reason& one : own) {
     const auto known = std::find_if(reasons.begin(), reasons.end(), [&](const Reason& other) {
-      return other.model == one.model && std::string_view(other.words) == one.words &&
-             other.reason == one.reason;
+      return other.place == one.place && other.reason == one.reason;
     });
     if (known == reasons.end())
       reasons.push_back(std::move(one));
@@ -88,17 +91,20 @@ Section deployment_section(const ReportInput& input) {
         if (with_bytes) row.push_back(interval_or_dash(answer->per_byte));
         row.push_back(percent_text(answer->share));
         row.push_back(answer->text ? fmt::format("+-{:.5f}", *answer->text) : "-");
-        row.push_back(name_of(answer->verdict.outcome));
+        // Nothing is equivalent without the age at which it is.
+        const ForkOutcome outcome = answer->verdict.outcome;
+        row.push_back(name_of(outcome) + (outcome == ForkOutcome::equivalent ? " " + age_words(card) : ""));
         table.rows.push_back(std::move(row));
       }
     add_reasons(reasons, card);
   }
   if (table.rows.empty()) return section;
-  const bool one_model = std::all_of(reasons.begin(), reasons.end(),
-                                     [&](const Reason& one) { return one.model == reasons[0].model; });
+  std::stable_sort(reasons.begin(), reasons.end(),
+                   [](const Reason& a, const Reason& b) { return a.place < b.place; });
   for (const Reason& one : reasons)
-    section.lines.push_back(fmt::format("{}{}: {}: {}.", one_model ? "" : one.model + ": ",
-                                        fmt::join(one.recipes, ", "), one.words, one.reason));
+    section.lines.push_back(fmt::format("{}: {}: {}.", fmt::join(one.recipes, ", "),
+                                        one.place == 0 ? "every answer" : kAnswers[one.place - 1].words,
+                                        one.reason));
   section.table = std::move(table);
   section.notes = {
       "Held-out loss after the forks' last step, over the trunks, each answer with a verdict of its own. In BF16: weights "

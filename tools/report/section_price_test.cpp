@@ -139,8 +139,26 @@ TEST_CASE("break-even section: held-out losses replace the raw gap by that of th
   CHECK(!contains(tensorwise.front(), "raw gap"));
 }
 
+TEST_CASE("deployment section: recipes with one answer and one reason share a sentence", "[study][price]") {
+  std::vector<Record> records = price_records([](Record& row) {
+    const std::string recipe = row.case_fields.at("recipe");
+    if (recipe == "blockwise") row.case_fields["recipe"] = "tensorwise";  // as evaluate() knows it
+    evaluate(row);
+    row.case_fields["recipe"] = recipe;
+  });
+  std::erase_if(records, [](const Record& row) { return row.study->age == 200; });
+  const std::string section = section_of(records, "What does training in it cost, by deployment?");
+  INFO(section);
+  CHECK(
+      lines_with(section, "blockwise, tensorwise: trained in it and served in BF16: equivalent for").size() ==
+      1);
+  CHECK(lines_with(section, "blockwise, tensorwise: raw gap, in it against BF16 in BF16: worse for").size() ==
+        1);
+  CHECK(lines_with(section, ": equivalent for").size() + lines_with(section, ": worse for").size() == 2);
+}
+
 TEST_CASE("report: equivalent is always followed by the model and its age", "[study][price]") {
-  for (const auto& records : {price_records(), with_speeds(price_records())}) {
+  for (const auto& records : {price_records(), with_speeds(price_records()), price_records(evaluate)}) {
     const RecordSet set = samples::set_of(records);
     const Document document = make_report(set);
     for (const std::string& text :
