@@ -40,8 +40,8 @@ constexpr const char* kMeasurement = "Measurement";
 /// Word for an OptionalReal that is not set.
 constexpr const char* kAuto = "auto";
 
-constexpr const char* kOnlyPredicted =
-    "tensor and pipeline parallelism are only predicted, by precbench predict --published";
+constexpr const char* kTensorHint = "add --tensor N, which sweep --dry-run --on MACHINE predicts";
+constexpr const char* kPipelineHint = "add --pipeline N, which sweep --dry-run --on MACHINE predicts";
 
 constexpr bool kAxis = true;
 constexpr bool kSingle = false;
@@ -126,6 +126,18 @@ std::vector<Field> make_fields() {
              kAxis, 1, "", when_set),
       number("context", kWork, "ranks", "context parallelism: ranks that share each sequence", &Case::context,
              kAxis, 1, "", when_set),
+      also("tp", number("tensor", kWork, "ranks",
+                        "tensor parallelism with sequence parallelism; predicted only (sweep --dry-run --on)",
+                        &Case::tensor, kAxis, 1, "", when_used)),
+      also("pp",
+           number("pipeline", kWork, "stages", "pipeline parallelism; predicted only (sweep --dry-run --on)",
+                  &Case::pipeline, kAxis, 1, "", when_used)),
+      number("virtual_stages", kWork, "",
+             "groups of layers per pipeline stage, run in an interleaved schedule; 1: 1F1B",
+             &Case::virtual_stages, kAxis, 1, "", when_used),
+      number("micro_batches", kWork, "",
+             "micro-batches per optimizer step of a pipeline; auto: those of --accumulation",
+             &Case::micro_batches, kAxis, 0, "auto", when_used),
       text("gather", kWork, "dtype of the blocks' weights in the all-gather (fsdp, hsdp)", &Case::gather,
            kAxis, when_set, words_in(kSentInFp8Words)),
       text("reshard", kWork, "resharding of gathered weights after each use; auto: off where memory allows",
@@ -340,10 +352,10 @@ struct ForeignWord {
   const char* answer;
 };
 constexpr ForeignWord kForeignWords[] = {
-    {"parallel", "tp", kOnlyPredicted},
-    {"parallel", "tensor", kOnlyPredicted},
-    {"parallel", "pp", kOnlyPredicted},
-    {"parallel", "pipeline", kOnlyPredicted},
+    {"parallel", "tp", kTensorHint},
+    {"parallel", "tensor", kTensorHint},
+    {"parallel", "pp", kPipelineHint},
+    {"parallel", "pipeline", kPipelineHint},
     {"parallel", "ep", "add --ep N"},
     {"parallel", "cp", "add --context N"},
     {"parallel", "zero", "did you mean fsdp?"},
@@ -471,21 +483,22 @@ void set_text(Case& c, const Field& field, const std::string& text) {
                                    word.empty() ? "" : fmt::format(", or {}", word), text));
 }
 
+nlohmann::ordered_json field_to_json(const Case& c, const Field& field) {
+  if (const auto* member = std::get_if<Real>(&field.member)) return c.**member;
+  if (const auto* optional = std::get_if<OptionalReal>(&field.member); optional && c.**optional)
+    return *(c.**optional);
+  if (const auto* integer = std::get_if<Integer>(&field.member);
+      integer && !(c.**integer == 0 && *field.zero_word))
+    return c.**integer;
+  return get_text(c, field);
+}
+
 nlohmann::ordered_json case_to_json(const Case& c) {
   static const Case defaults;
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const Field& field : case_fields()) {
-    if (field.identity == Identity::when_used && get_text(c, field) == get_text(defaults, field)) continue;
-    if (const auto* member = std::get_if<Real>(&field.member))
-      json[field.name] = c.**member;
-    else if (const auto* optional = std::get_if<OptionalReal>(&field.member); optional && c.**optional)
-      json[field.name] = *(c.**optional);
-    else if (const auto* integer = std::get_if<Integer>(&field.member);
-             integer && !(c.**integer == 0 && *field.zero_word))
-      json[field.name] = c.**integer;
-    else
-      json[field.name] = get_text(c, field);
-  }
+  for (const Field& field : case_fields())
+    if (field.identity != Identity::when_used || get_text(c, field) != get_text(defaults, field))
+      json[field.name] = field_to_json(c, field);
   return json;
 }
 

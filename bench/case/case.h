@@ -26,6 +26,8 @@ struct Case {
   std::string parallel = "ddp";
   std::int64_t shard_group = 1;
   std::int64_t context = 1;
+  std::int64_t tensor = 1, pipeline = 1, virtual_stages = 1;
+  std::int64_t micro_batches = 0;  ///< 0: those of --accumulation; written "auto"
   std::string gather = "bf16";
   std::string reshard = "on";
   std::string grad_sync = "every";
@@ -84,6 +86,8 @@ struct Case {
   std::string fidelity_stress;
   std::string sensitivity;
 
+  /// Returns the micro-batches of an optimizer step, which a pipeline may give as --micro-batches.
+  std::int64_t micro_steps() const { return micro_batches > 0 ? micro_batches : accumulation; }
   bool operator==(const Case&) const = default;
 };
 
@@ -139,6 +143,9 @@ std::string get_text(const Case& c, const Field& field);
 
 /// Parses and sets a value. Throws InvalidInput that names the flag and the nearest choice, if there is one.
 void set_text(Case& c, const Field& field, const std::string& text);
+
+/// Returns the value of one field as a scalar, also where case_to_json() leaves it out.
+nlohmann::ordered_json field_to_json(const Case& c, const Field& field);
 
 /// Returns the fields as scalars in the table's order: the object `case` of a record.
 nlohmann::ordered_json case_to_json(const Case& c);

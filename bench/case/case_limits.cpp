@@ -45,17 +45,23 @@ void check_word(const Field& field, const std::string& text) {
 
 // Numbers above these are typing errors, and counts of bytes and FLOPs could overflow.
 void check_size(const Case& c) {
-  if (c.accumulation > kMaxAccumulation)
-    throw InvalidInput(
-        fmt::format("--accumulation: must be at most {}, not {}", kMaxAccumulation, c.accumulation));
-  for (const auto& [flag, ranks] :
-       {std::pair{"--gpus", c.gpus}, {"--shard-group", c.shard_group}, {"--context", c.context}})
+  for (const auto& [flag, micro_steps] :
+       {std::pair{"--accumulation", c.accumulation}, {"--micro-batches", c.micro_batches}})
+    if (micro_steps > kMaxAccumulation)
+      throw InvalidInput(fmt::format("{}: must be at most {}, not {}", flag, kMaxAccumulation, micro_steps));
+  for (const auto& [flag, ranks] : {std::pair{"--gpus", c.gpus},
+                                    {"--shard-group", c.shard_group},
+                                    {"--context", c.context},
+                                    {"--tensor", c.tensor},
+                                    {"--pipeline", c.pipeline},
+                                    {"--virtual-stages", c.virtual_stages}})
     if (ranks > kMaxRanks)
       throw InvalidInput(fmt::format("{}: must be at most {}, not {}", flag, kMaxRanks, ranks));
   double tokens = 1;  // floating point, because the product may overflow
-  for (const std::int64_t factor : {c.batch, c.seq, c.accumulation, c.gpus})
+  for (const std::int64_t factor : {c.batch, c.seq, c.micro_steps(), c.gpus})
     tokens *= static_cast<double>(factor);
-  tokens /= static_cast<double>(c.context);  // ranks that share a sequence count once
+  for (const std::int64_t shared : {c.context, c.tensor, c.pipeline})  // by ranks, which count once
+    tokens /= static_cast<double>(shared);
   if (tokens > static_cast<double>(kMaxTokensPerStep))
     throw InvalidInput(
         fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the limit is {}", tokens,

@@ -57,7 +57,7 @@ DType gradients_of(const std::string& name) {
 /// Returns the axes of a case's ranks. Where they do not divide each other parallel_unsupported_reason() says
 /// so.
 ParallelDims dims_of(const Case& c, DataParallel parallel) {
-  const std::int64_t batch_ranks = std::max<std::int64_t>(1, c.gpus / c.context);
+  const std::int64_t batch_ranks = std::max<std::int64_t>(1, c.gpus / c.context / c.tensor / c.pipeline);
   const std::int64_t shards = parallel == DataParallel::ddp ? 1
                               : parallel == DataParallel::fsdp
                                   ? batch_ranks
@@ -147,7 +147,7 @@ Plan plan_of(const Case& c, Definition definition) {
   plan.parameters.moments = {state_format_named(kept.m), state_format_named(kept.v)};
   plan.parameters.gradients = gradients_of(kept.gradients);
   plan.parameters.round_gradient_sums = !kept.gradient_sum.empty();
-  plan.parameters.accumulation = static_cast<int>(c.accumulation);
+  plan.parameters.accumulation = static_cast<int>(c.micro_steps());
 
   plan.optimizer = optimizer_of(c);
   plan.parameters.optimizer = plan.optimizer.optimizer;
@@ -155,7 +155,7 @@ Plan plan_of(const Case& c, Definition definition) {
   plan.B = c.batch;
   plan.T = c.seq;
   plan.ranks = static_cast<int>(c.gpus);
-  plan.accumulation = static_cast<int>(c.accumulation);
+  plan.accumulation = static_cast<int>(c.micro_steps());
   plan.grad_sync = value_of(kGradSyncWords, c.grad_sync);
   plan.parameters.sync_last = plan.has_grad_sync() && plan.grad_sync == GradSync::last;
   plan.recompute = parse_recompute(c.recompute);

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "bench/case/choose_layers.h"
+#include "bench/case/layout_support.h"
 #include "bench/case/lora_support.h"
 #include "bench/case/parallel_support.h"
 #include "kernels/base/plural.h"
@@ -242,6 +243,7 @@ std::optional<std::string> fidelity_unsupported_reason(const Plan& plan) {
 
 std::optional<std::string> unsupported_reason(const Plan& plan) {
   if (plan.refusal) return plan.refusal;
+  if (auto why = predicted_only_reason(plan.fields)) return why;
   for (const auto& check :
        {lora_unsupported_reason, parallel_unsupported_reason, expert_parallel_unsupported_reason,
         state_unsupported_reason, fp8_storage_unsupported_reason, transposed_unsupported_reason,

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "bench/case/layout_support.h"
 #include "bench/cli/config_file.h"
 #include "bench/cli/dry_run.h"
 #include "bench/cli/list.h"
@@ -376,6 +377,7 @@ int sweep(const SweepCommand& given) {
   std::vector<Plan> grid = grid_of(command, file);
   Axes of_file;
   for (const SweepFile::Grid& section : file.grids) of_file.insert(section.axes.begin(), section.axes.end());
+  if (command.on.empty()) refuse_predicted_only(grid);
   refuse_unused(grid, command.axes, of_file);
   warn_of_commas(command, file);
   for (Plan& plan : grid) {
@@ -444,6 +446,7 @@ int run(const RunCommand& command) {
   choose_device(c);
   place_checkpoints(c, command.out);
   const Plan plan = resolve(c);
+  refuse_predicted_only({plan});
   if (const Nodes nodes = find_nodes(process_environment()); nodes.count > 1)
     throw InvalidInput(
         fmt::format("{} say that this is process {} of {}, but run has one process: use sweep for "

@@ -59,17 +59,16 @@ struct ForeignFlag {
   const char* answer;
   const char* needs = "";  ///< flag that the command must have for the answer to apply, without its dashes
 };
-constexpr const char* kOnlyPredicted =
-    "tensor and pipeline parallelism are only predicted, by precbench predict --published";
 constexpr ForeignFlag kForeignFlags[] = {
-    {"--tp", kOnlyPredicted},
-    {"--pp", kOnlyPredicted},
-    {"--tensor", kOnlyPredicted},
-    {"--pipeline", kOnlyPredicted},
-    {"--tensor-parallel", kOnlyPredicted},
-    {"--pipeline-parallel", kOnlyPredicted},
-    {"--tensor-model-parallel-size", kOnlyPredicted},
-    {"--pipeline-model-parallel-size", kOnlyPredicted},
+    {"--tensor-parallel", "did you mean --tensor?", "tensor"},
+    {"--tensor-parallel-size", "did you mean --tensor?", "tensor"},
+    {"--tensor-model-parallel-size", "did you mean --tensor?", "tensor"},
+    {"--pipeline-parallel", "did you mean --pipeline?", "pipeline"},
+    {"--pipeline-parallel-size", "did you mean --pipeline?", "pipeline"},
+    {"--pipeline-model-parallel-size", "did you mean --pipeline?", "pipeline"},
+    {"--vp", "did you mean --virtual-stages?", "virtual-stages"},
+    {"--vpp", "did you mean --virtual-stages?", "virtual-stages"},
+    {"--num-microbatches", "did you mean --micro-batches?", "micro-batches"},
     {"--cp", "did you mean --context?", "context"},
     {"--dp", "did you mean --gpus?", "gpus"},
     {"--seq-len", "did you mean --seq?", "seq"},

@@ -267,8 +267,8 @@ bool print_dry_run_json(const std::vector<Plan>& grid, const std::optional<Memor
                {"cases", Json::array()}};
   for (std::size_t i = 0; i < grid.size(); ++i) {
     Json one = {{"id", grid[i].id}};
-    const Json fields = case_to_json(grid[i].fields);
-    for (const Field* field : labels.fields()) one["case"][field->name] = fields.value(field->name, Json());
+    for (const Field* field : labels.fields())
+      one["case"][field->name] = field_to_json(grid[i].fields, *field);
     const Prediction& p = cases[i].prediction;
     if (!cases[i].failure.empty()) {
       one["failure"] = cases[i].failure;

@@ -130,7 +130,7 @@ TEST_CASE("flags: both names of a field set it and help shows both", "[cli][help
   }
   CHECK(aliases == std::set<std::string>{"--master-dtype", "--grad-dtype", "--optim-dtype", "--lm-head",
                                          "--grad-clip", "--moe-aux-coef", "--cuda-graph", "--lora",
-                                         "--sample-packing"});
+                                         "--sample-packing", "--tp", "--pp"});
   CHECK(parsed({"--jobs", "3"}).options.at_once == 3);
   CHECK(parsed({"--at-once", "3"}).options.at_once == 3);
 }

@@ -12,8 +12,10 @@
 #include <set>
 #include <utility>
 
+#include "bench/case/layout_support.h"
 #include "bench/case/supported.h"
 #include "bench/cli/fit.h"
+#include "bench/predict/case_layout.h"
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/comm/parallel_dims.h"
@@ -43,9 +45,36 @@ std::string axis_of(const std::vector<int>& ranks, const Plan& plan) {
   return static_cast<int>(ranks.size()) == plan.parameters.expert_ranks ? "experts" : "replicas";
 }
 
+void set_speeds(const Plan& plan, CasePrediction& p) {
+  p.tokens_per_s = static_cast<double>(plan.tokens_per_step()) / p.step->seconds;
+  p.tflops_per_gpu = p.tokens_per_s * static_cast<double>(plan.flops_per_token()) / plan.ranks / 1e12;
+}
+
+/// Predicts a case with tensor or pipeline ranks. Throws OutOfMemory and Unsupported.
+void predict_layout(const Plan& plan, const CostModel& model, CasePrediction& p) {
+  if (const auto why = layout_failure(plan)) throw Unsupported(*why);
+  p.emulated = !runs_natively(plan, model.machine());
+  if (p.emulated) {
+    p.stages = layout_memory(plan);
+  } else {
+    const LayoutEstimate estimate = estimate_layout(plan, model);
+    p.stages = estimate.stages;
+    p.bubble_seconds = estimate.bubble_seconds;
+    p.step = estimate.step;
+    p.comm_names = axes_of_layout(plan, estimate.comms, axis_of);
+    set_speeds(plan, p);
+  }
+  for (const StageMemory& stage : p.stages) p.memory.peak = std::max(p.memory.peak, stage.peak());
+  p.fit = fit_of(p.memory.peak, model.machine());
+}
+
 CasePrediction predict_case(const Plan& plan, const CostModel& model) {
   CasePrediction p;
   try {
+    if (is_predicted_only(plan.fields)) {
+      predict_layout(plan, model, p);
+      return p;
+    }
     if (plan.refusal) throw Unsupported(*plan.refusal);
     if (const auto why = unsupported_reason(plan)) throw Unsupported(*why);
     const DryRun run = dry_run(plan, nullptr);
@@ -55,8 +84,7 @@ CasePrediction predict_case(const Plan& plan, const CostModel& model) {
     if (p.emulated) return p;
     p.step = estimate_step(model, run.trace, plan.ranks);
     for (const std::vector<int>& ranks : run.trace.comms) p.comm_names.push_back(axis_of(ranks, plan));
-    p.tokens_per_s = static_cast<double>(plan.tokens_per_step()) / p.step->seconds;
-    p.tflops_per_gpu = p.tokens_per_s * static_cast<double>(plan.flops_per_token()) / plan.ranks / 1e12;
+    set_speeds(plan, p);
   } catch (const Unsupported& error) {
     p.failure = fmt::format("unsupported: {}", error.what());
   } catch (const OutOfMemory& error) {
@@ -86,8 +114,7 @@ std::vector<std::pair<std::string, double>> class_ms(const StepTime& time) {
 
 Json case_json(const Plan& plan, const CasePrediction& p, const CaseLabels& labels) {
   Json json = {{"id", plan.id}};
-  for (const Field* field : labels.fields())
-    json["case"][field->name] = case_to_json(plan.fields)[field->name];
+  for (const Field* field : labels.fields()) json["case"][field->name] = field_to_json(plan.fields, *field);
   if (!p.failure.empty()) {
     json["failure"] = p.failure;
     return json;
@@ -95,6 +122,13 @@ Json case_json(const Plan& plan, const CasePrediction& p, const CaseLabels& labe
   json["memory_bytes"] = p.memory.peak;
   json["fits"] = name_of(p.fit);
   json["native"] = !p.emulated;
+  for (const StageMemory& stage : p.stages)
+    json["stages"].push_back({{"layers", stage.layers},
+                              {"memory_bytes", stage.peak()},
+                              {"state_bytes", stage.states},
+                              {"buffer_bytes", stage.buffers},
+                              {"activation_bytes", stage.activations},
+                              {"micro_batches_in_flight", stage.micro_batches}});
   if (!p.step) return json;
   const StepEstimate& step = *p.step;
   json["step_ms"] = 1e3 * step.seconds;
@@ -108,6 +142,7 @@ Json case_json(const Plan& plan, const CasePrediction& p, const CaseLabels& labe
   for (const auto& [name, ms] : class_ms(step.time)) json["class_ms"][name] = ms;
   json["contention_ms"] = 1e3 * step.time.contention;
   json["exposed_ms"] = exposed_ms(p);
+  if (!p.stages.empty()) json["bubble_ms"] = 1e3 * p.bubble_seconds;
   json["stragglers_ms"] = straggler_ms(step);
   json["borrowed_share"] = step.borrowed_share();
   return json;
@@ -209,6 +244,7 @@ void print_times(const std::vector<Plan>& grid, const std::vector<CasePrediction
     int place = kOpClasses;
     add(i, place++, "slowed", 1e3 * step.time.contention);
     for (const auto& [axis, ms] : exposed_ms(predictions[i])) add(i, place, "exposed " + axis, ms);
+    add(i, ++place, "bubble", 1e3 * predictions[i].bubble_seconds);
     add(i, ++place, "stragglers", straggler_ms(step));
     add(i, ++place, kBorrowed, 100 * step.borrowed_share());
   }
@@ -236,6 +272,44 @@ void print_times(const std::vector<Plan>& grid, const std::vector<CasePrediction
   fmt::print("\nms of a step, by class of operation\n{}", render_term(table, screen));
 }
 
+/// Returns "71.3 (8), 2 x 70.1 (8)", GiB and layers of each stage: equal neighbours are one entry.
+std::string stages_text(const std::vector<StageMemory>& stages) {
+  std::string text;
+  for (std::size_t first = 0, last = 0; first < stages.size(); first = last + 1) {
+    const auto entry = [&](std::size_t at) {
+      return fmt::format("{} ({})", gib(stages[at].peak()), stages[at].layers);
+    };
+    for (last = first; last + 1 < stages.size() && entry(last + 1) == entry(first);) ++last;
+    const std::size_t count = last - first + 1;
+    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", count > 1 ? fmt::format("{} x ", count) : "",
+                        entry(first));
+  }
+  return text;
+}
+
+/// Prints the memory of pipeline stages, the bubble, and how tensor ranks are predicted.
+void print_layouts(const std::vector<Plan>& grid, const std::vector<CasePrediction>& predictions,
+                   const CaseLabels& labels, const Screen& screen) {
+  bool tensor = false;
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    const CasePrediction& p = predictions[i];
+    tensor = tensor || (grid[i].fields.tensor > 1 && !p.stages.empty());
+    if (p.stages.size() < 2) continue;
+    const std::string bubble =
+        p.step ? fmt::format("bubble {:.1f}% of the step; ", 100 * p.bubble_seconds / p.step->time.seconds)
+               : "";
+    fmt::print("{}", paragraph(fmt::format("{}: {}GiB of each stage (layers): {}", labels.of(grid[i]), bubble,
+                                           stages_text(p.stages)),
+                               screen));
+  }
+  if (tensor)
+    fmt::print(
+        "{}",
+        paragraph("tensor ranks with sequence parallelism; their collectives run between the GEMMs, not "
+                  "beside them",
+                  screen));
+}
+
 }  // namespace
 
 const char* name_of(Fit fit) {
@@ -257,6 +331,12 @@ std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const Co
     predictions.push_back(predict_case(grid[i], model));
     if (!grid[i].recipe.quantized() && predictions[i].step) bf16.emplace(setting_of(grid[i].fields), i);
   }
+  const auto cannot_be = [&](std::size_t i) {
+    return is_predicted_only(grid[i].fields) && layout_unsupported_reason(grid[i]).has_value();
+  };
+  std::size_t refused = 0;
+  while (refused < grid.size() && cannot_be(refused)) ++refused;
+  if (refused > 0 && refused == grid.size()) throw InvalidInput(*layout_unsupported_reason(grid.front()));
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const auto base = bf16.find(setting_of(grid[i].fields));
     if (!predictions[i].step || base == bf16.end()) continue;
@@ -287,6 +367,7 @@ bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bo
   const Screen screen = plain_screen(STDOUT_FILENO);
   print_speeds(grid, predictions, labels, screen);
   print_times(grid, predictions, labels, screen);
+  print_layouts(grid, predictions, labels, screen);
   const MemoryLimit limit = memory_limit_of(model.machine());
   fmt::print(
       "{}",

@@ -9,6 +9,7 @@
 
 #include "bench/case/plan.h"
 #include "bench/predict/cost_model.h"
+#include "bench/predict/layout_estimate.h"
 #include "bench/predict/predict.h"
 
 namespace precbench {
@@ -29,10 +30,13 @@ struct CasePrediction {
   std::vector<std::string> comm_names;  ///< of StepTime::exposed: axes of the groups
   double tokens_per_s = 0;              ///< all GPUs together
   double tflops_per_gpu = 0;            ///< model FLOPs
+  std::vector<StageMemory> stages;      ///< of a layout with tensor or pipeline ranks; else empty
+  double bubble_seconds = 0;            ///< that the busiest pipeline stage waits for others
   std::optional<SpeedUp> over_bf16;     ///< in the same setting; null without such a case in the grid
 };
 
-/// Predicts every case of a grid.
+/// Predicts every case of a grid. Cases with tensor or pipeline ranks are layouts (case_layout.h). Throws InvalidInput if
+/// no layout of a grid of layouts can be.
 std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model);
 
 /// Returns the prediction as --json prints it: one object per case.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "bench/cli/cli.h"
@@ -78,6 +79,85 @@ TEST_CASE("predictions_json: parts of a step add up to it", "[cli][predictions]"
   CHECK(sum == Approx(one["step_ms"].get<double>()));
   CHECK(one["step_ms_80"][0] < one["step_ms"]);
   CHECK(one["fits"] == "yes");
+}
+
+SweepCommand layout_command(const std::vector<std::string>& pipelines) {
+  SweepCommand command = command_of({"bf16", "tensorwise"}, "32");
+  command.axes["tensor"] = {"2"};
+  command.axes["pipeline"] = pipelines;
+  command.axes["accumulation"] = {"8"};
+  return command;
+}
+
+TEST_CASE("predictions_json: layouts have their stages and bubble, and their parts add up", "[cli][layout]") {
+  const auto grid = grid_of(layout_command({"1", "4"}));
+  const CostModel model(find_machine("h200"));
+  const auto json = predictions_json(grid, predict_grid(grid, model), model);
+  REQUIRE(json["cases"].size() == 4);
+  for (const auto& one : json["cases"]) {
+    INFO(one.dump(2));
+    REQUIRE(one.contains("step_ms"));
+    const auto stages = one["case"]["pipeline"].get<std::size_t>();
+    REQUIRE(one["stages"].size() == stages);
+    double sum = one["contention_ms"].get<double>() + one["stragglers_ms"].get<double>() +
+                 one["bubble_ms"].get<double>();
+    CHECK((one["bubble_ms"] > 0) == (stages > 1));
+    for (const auto& [name, ms] : one["class_ms"].items()) sum += ms.get<double>();
+    CHECK(one["exposed_ms"]["tensor"] > 0);
+    for (const auto& [axis, ms] : one["exposed_ms"].items()) sum += ms.get<double>();
+    CHECK(sum == Approx(one["step_ms"].get<double>()).epsilon(1e-3));
+    std::int64_t layers = 0, most = 0;
+    for (const auto& stage : one["stages"]) {
+      layers += stage["layers"].get<std::int64_t>();
+      most = std::max(most, stage["memory_bytes"].get<std::int64_t>());
+      std::int64_t bytes = 0;
+      for (const char* part : {"state_bytes", "buffer_bytes", "activation_bytes"})
+        bytes += stage[part].get<std::int64_t>();
+      CHECK(stage["memory_bytes"] == bytes);
+    }
+    CHECK(layers == 32);
+    CHECK(one["memory_bytes"] == most);
+    // 32 GPUs are 16 or 4 replicas of 8 micro-batches of 4,096 tokens.
+    CHECK(one["tokens_per_s"].get<double>() * one["step_ms"].get<double>() / 1e3 ==
+          Approx(32.0 / 2 / static_cast<double>(stages) * 8 * 4096));
+    if (one["case"]["recipe"] == "tensorwise") CHECK(one["over_bf16"] > 1);
+  }
+}
+
+TEST_CASE("predict_grid: --tensor 1 --pipeline 1 changes nothing", "[cli][layout]") {
+  const CostModel model(find_machine("h200"));
+  const auto text = [&](const SweepCommand& command) {
+    const auto grid = grid_of(command);
+    return predictions_json(grid, predict_grid(grid, model), model).dump();
+  };
+  for (const char* gpus : {"1", "4"}) {
+    SweepCommand command = command_of({"bf16", "tensorwise", "blockwise"}, gpus);
+    const std::string before = text(command);
+    for (const char* name : {"tensor", "pipeline", "virtual_stages"}) command.axes[name] = {"1"};
+    command.axes["micro_batches"] = {"auto"};
+    CHECK(text(command) == before);
+  }
+}
+
+TEST_CASE("predict_grid: layouts that cannot be are rows among others, and an error alone", "[cli][layout]") {
+  const CostModel model(find_machine("h200"));
+  const auto predictions = predict_grid(grid_of(layout_command({"4", "5"})), model);
+  REQUIRE(predictions.size() == 4);
+  CHECK(std::count_if(predictions.begin(), predictions.end(), [](const CasePrediction& p) {
+          return p.failure.starts_with("unsupported: --pipeline 5: 32 layers, or 34");
+        }) == 2);
+  CHECK_THROWS_WITH(predict_grid(grid_of(layout_command({"5"})), model),
+                    Catch::Matchers::StartsWith("--pipeline 5: 32 layers, or 34 with embedding and head"));
+}
+
+TEST_CASE("predict_grid: an emulated layout has memory and no speed", "[cli][layout]") {
+  SweepCommand command = layout_command({"4"});
+  command.axes["recipe"] = {"mxfp8"};
+  const CasePrediction p = predict_grid(grid_of(command), CostModel(find_machine("h200"))).front();
+  CHECK(p.emulated);
+  CHECK_FALSE(p.step);
+  CHECK(p.stages.size() == 4);
+  CHECK(p.memory.peak > 0);
 }
 
 TEST_CASE("sweep: --on is refused without --dry-run, beside --gpu, and for an unknown machine",

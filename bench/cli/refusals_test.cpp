@@ -59,16 +59,23 @@ TEST_CASE("bad input: words of other programs lead to what is meant here", "[cli
     CHECK(line.size() < 400);
     return line;
   };
-  const std::string dry = "sweep --dry-run --device cpu ",
-                    only_predicted =
-                        "tensor and pipeline parallelism are only predicted, by precbench predict";
+  const std::string
+      dry = "sweep --dry-run --device cpu ",
+      only_predicted =
+          "2: tensor and pipeline parallelism are predicted only; use sweep --dry-run --on MACHINE";
   CHECK(contains(hint(dry + "--recipe float8"), "did you mean tensorwise, or the set fp8?"));
   CHECK(contains(hint(dry + "--recipe nosuch"), "; precbench list recipes has all"));
   CHECK(contains(hint(dry + "--model nosuch"), "; precbench list models has all"));
   CHECK(contains(hint(dry + "--parallel fdsp"), "did you mean fsdp?"));
   CHECK(contains(hint(dry + "--parallel FSDP"), "did you mean fsdp?"));
-  for (const char* flag : {"--tp 2", "--pp 2", "--tensor 2", "--pipeline 8", "--parallel tp"})
-    CHECK(contains(hint(dry + flag), only_predicted));
+  for (const char* flag :
+       {"--tp 2", "--pp 2", "--tensor 2", "--pipeline 2", "--virtual-stages 2", "--micro-batches 2"})
+    for (const std::string command : {"run ", "sweep ", "study ", "sweep --dry-run "})
+      CHECK(contains(hint(command + "--device cpu --recipe mxfp8 " + flag), only_predicted));
+  CHECK(contains(hint(dry + "--parallel tp"), "add --tensor N, which sweep --dry-run --on MACHINE predicts"));
+  CHECK(contains(hint(dry + "--parallel pipeline"),
+                 "add --pipeline N, which sweep --dry-run --on MACHINE predicts"));
+  CHECK(contains(hint(dry + "--tensor-model-parallel-size 8"), "did you mean --tensor?"));
   CHECK(contains(hint("sweep --dry-run --device gpu"), "did you mean cuda?"));
   CHECK(contains(hint("study --trunks 1"), "trunks is a key of [ladder] or [trunk] in the file of --config"));
   CHECK(contains(hint("study --margin 0.1"), "margin is a key of [verdict] in the file of --config"));

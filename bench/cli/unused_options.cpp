@@ -48,8 +48,8 @@ const std::vector<Rule>& rules() {
        [](const Case& c) { return c.parallel != "ddp" && c.gpus > 1; },
        "only sharded ranks gather weights: add --parallel fsdp and --gpus N"},
       {"grad_sync",
-       {"parallel", "gpus", "accumulation"},
-       [](const Case& c) { return c.parallel != "ddp" && c.gpus > 1 && c.accumulation > 1; },
+       {"parallel", "gpus", "accumulation", "micro_batches"},
+       [](const Case& c) { return c.parallel != "ddp" && c.gpus > 1 && c.micro_steps() > 1; },
        "only sharded ranks with several micro-steps have a choice: add --parallel fsdp, --gpus N and "
        "--accumulation M"},
       {"reduce_amax", {"gpus"}, [](const Case& c) { return c.gpus > 1; }, "there is one rank: add --gpus N"},

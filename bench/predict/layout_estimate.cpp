@@ -25,10 +25,6 @@ PerLayer line_through(std::int64_t few, double at_few, std::int64_t many, double
   return {one, at_few - one * static_cast<double>(few)};
 }
 
-PerLayer mixed(const PerLayer& a, double share, const PerLayer& b) {
-  return {a.one * share + b.one * (1 - share), a.rest * share + b.rest * (1 - share)};
-}
-
 /// Adds a number of times, which may be negative or a fraction.
 void add(StepTime& sum, const StepTime& time, double count) {
   sum.seconds += count * time.seconds;
@@ -68,12 +64,20 @@ TimePerLayer mixed(const TimePerLayer& a, double share, const TimePerLayer& b) {
   return {weighted(a.one, share, b.one, 1 - share), weighted(a.rest, share, b.rest, 1 - share)};
 }
 
+/// Bytes of one rank at their peak. Buffers are those of collectives, of GEMMs, and quantized copies.
+struct RankMemory {
+  std::int64_t activations = 0, states = 0, buffers = 0;
+
+  std::int64_t others() const { return states + buffers; }
+  std::int64_t total() const { return activations + others(); }
+};
+
 /// Trace and memory of one rank with a number of layers.
 struct Traced {
   Trace trace;
   StepEstimate step;
   TimelineRates rates;
-  std::int64_t activations = 0, others = 0;  ///< bytes at their peaks
+  RankMemory memory;
 };
 
 /// Returns the bytes of activations that a tensor rank holds. Sequence parallelism divides all of them, those of norms
@@ -90,6 +94,23 @@ std::int64_t activations_of_tensor_rank(const Case& c, const ModelConfig& model,
   return (layout.divides_expert_rows() ? bytes : bytes / layout.tensor) + 2 * gathered;
 }
 
+RankMemory memory_of(const DryRun& run, const Plan& plan, const Case& c, const ModelConfig& model,
+                     const ParallelLayout& layout) {
+  const auto bytes = [&](Segment segment) { return run.peak.bytes[static_cast<int>(segment)]; };
+  RankMemory memory;
+  memory.activations = bytes(Segment::activations);
+  for (const Segment segment : {Segment::weights, Segment::master, Segment::gradients, Segment::moments})
+    memory.states += bytes(segment);
+  memory.buffers = run.most() - memory.activations - memory.states;
+  if (layout.tensor > 1) memory.activations = activations_of_tensor_rank(c, model, layout);
+  if (layout.sharded_optimizer) {
+    const std::int64_t shared = bytes(Segment::master) + bytes(Segment::moments);
+    memory.states -=
+        shared - static_cast<std::int64_t>(static_cast<double>(shared) / optimizer_shards(plan, layout));
+  }
+  return memory;
+}
+
 Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
               const RecomputeShare& recompute, const CostModel& cost_model) {
   const Plan plan = local_plan(c, model, layout);
@@ -101,24 +122,16 @@ Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& lay
   t.trace = parallel_trace(run.trace, plan, layout, recompute, experts ? &*experts : nullptr);
   t.rates = cost_model.rates_of(t.trace);
   t.step = estimate_step(cost_model, t.trace, t.rates, layout.ranks());
-  const auto bytes = [&](Segment segment) { return run.peak.bytes[static_cast<int>(segment)]; };
-  t.activations = bytes(Segment::activations);
-  t.others = run.most() - t.activations;
-  if (layout.tensor > 1) t.activations = activations_of_tensor_rank(c, model, layout);
-  if (layout.sharded_optimizer) {
-    const std::int64_t states = bytes(Segment::master) + bytes(Segment::moments);
-    t.others -=
-        states - static_cast<std::int64_t>(static_cast<double>(states) / optimizer_shards(plan, layout));
-  }
+  t.memory = memory_of(run, plan, c, model, layout);
   return t;
 }
 
 /// Times of one micro-batch and of what surrounds all of them, as functions of a stage's layers.
 struct StageTimes {
   TimePerLayer forward, backward, around;
-  PerLayer activations, others;
   double embedding_forward = 0, embedding_backward = 0;
   StepEstimate step;
+  std::vector<std::vector<int>> comms;
 };
 
 double seconds_of(const Traced& t, const char* name) {
@@ -154,15 +167,24 @@ MicroStep micro_step_of(const Traced& t) {
   return m;
 }
 
+/// Returns a model with at least so many blocks, all like its own, for traces that stages are extrapolated from.
+ModelConfig deepened(ModelConfig model, std::int64_t layers) {
+  model.layers = std::max(model.layers, layers);
+  return model;
+}
+
+/// Micro-steps of such a trace: the first, one that stands for those between, the last.
+constexpr std::int64_t kTracedMicroSteps = 3;
+
 StageTimes stage_times(Case c, const ModelConfig& model, const ParallelLayout& layout,
                        const RecomputeShare& recompute, const CostModel& cost_model) {
   constexpr std::int64_t kFew = 1, kMany = 3;
-  c.accumulation = 3;
+  c.accumulation = kTracedMicroSteps;
   std::array<Traced, 2> at;
   std::array<MicroStep, 2> micro;
   for (const std::size_t i : {0, 1}) {
     c.layers = i == 0 ? kFew : kMany;
-    at[i] = traced(c, model, layout, recompute, cost_model);
+    at[i] = traced(c, deepened(model, kMany), layout, recompute, cost_model);
     micro[i] = micro_step_of(at[i]);
   }
   const auto line = [&](const auto& few, const auto& many) { return line_through(kFew, few, kMany, many); };
@@ -170,11 +192,10 @@ StageTimes stage_times(Case c, const ModelConfig& model, const ParallelLayout& l
   times.forward = line(micro[0].forward, micro[1].forward);
   times.backward = line(micro[0].backward, micro[1].backward);
   times.around = line(micro[0].around, micro[1].around);
-  times.activations = line(static_cast<double>(at[0].activations), static_cast<double>(at[1].activations));
-  times.others = line(static_cast<double>(at[0].others), static_cast<double>(at[1].others));
   times.embedding_forward = seconds_of(at[0], "embedding");
   times.embedding_backward = seconds_of(at[0], "embedding_backward");
   times.step = at[1].step;
+  times.comms = at[1].trace.comms;
   return times;
 }
 
@@ -188,7 +209,6 @@ StageTimes stage_times_mixed(const Case& c, const ModelConfig& model, const Para
   StageTimes times = stage_times(without, model, layout, {}, cost_model);
   const double share = recompute.blocks;
   times.backward = mixed(all.backward, share, times.backward);
-  times.activations = mixed(all.activations, share, times.activations);
   return times;
 }
 
@@ -201,12 +221,67 @@ double transfer_seconds(const Case& c, const ModelConfig& model, const ParallelL
                                       static_cast<double>(tokens * model.width) * 2);
 }
 
+/// Bytes of a rank as functions of a stage's layers.
+struct MemoryPerLayer {
+  PerLayer activations, states, buffers;
+};
+
+MemoryPerLayer memory_per_layer(Case c, const ModelConfig& model, const ParallelLayout& layout) {
+  constexpr std::int64_t kFew = 3, kMany = 5;  // from three layers on, a layer's buffers are reused
+  c.accumulation = std::min(c.accumulation, kTracedMicroSteps);
+  const auto at = [&](std::int64_t layers) {
+    Case own = c;
+    own.layers = layers;
+    const ModelConfig deep = deepened(model, kMany);
+    const Plan plan = local_plan(own, deep, layout);
+    return memory_of(dry_run(plan, nullptr), plan, own, deep, layout);
+  };
+  const RankMemory few = at(kFew), many = at(kMany);
+  const auto line = [](std::int64_t at_few, std::int64_t at_many) {
+    return line_through(kFew, static_cast<double>(at_few), kMany, static_cast<double>(at_many));
+  };
+  return {line(few.activations, many.activations), line(few.states, many.states),
+          line(few.buffers, many.buffers)};
+}
+
+/// Returns the memory of each pipeline stage. States outside of blocks are those of the embedding, on the first stage, and
+/// of the head, on the last one, half each, or both if they share their weights. Every stage has the buffers.
+std::vector<StageMemory> memory_of_stages(const MemoryPerLayer& bytes, const ModelConfig& model,
+                                          const ParallelLayout& layout, std::int64_t micro_batches) {
+  const auto groups = layers_by_group(model.layers, layout.pipeline, layout.interleave);
+  std::vector<StageMemory> stages;
+  for (int stage = 0; stage < layout.pipeline; ++stage) {
+    StageMemory memory;
+    for (const std::int64_t own : groups[static_cast<std::size_t>(stage)]) memory.layers += own;
+    memory.micro_batches = micro_batches_in_flight(layout.pipeline, layout.interleave, stage, micro_batches);
+    const auto layers = static_cast<double>(memory.layers);
+    const bool ends = stage == 0 || stage == layout.pipeline - 1;
+    const double own_rest = !ends ? 0 : model.tied ? 1 : 0.5;
+    memory.states = static_cast<std::int64_t>(bytes.states.one * layers + bytes.states.rest * own_rest);
+    memory.buffers = static_cast<std::int64_t>(bytes.buffers.at(layers));
+    memory.activations = static_cast<std::int64_t>(bytes.activations.at(layers * memory.micro_batches));
+    stages.push_back(memory);
+  }
+  return stages;
+}
+
+/// Returns the memory of one stage that has the whole model.
+StageMemory memory_of_whole(const RankMemory& memory, const ModelConfig& model) {
+  return {model.layers, 1, memory.states, memory.buffers, memory.activations};
+}
+
+/// Returns the activations' bytes of a rank whose blocks recompute for this share.
+std::int64_t mixed_bytes(std::int64_t all, double share, std::int64_t none) {
+  return static_cast<std::int64_t>(static_cast<double>(all) * share +
+                                   static_cast<double>(none) * (1 - share));
+}
+
 LayoutEstimate estimate_pipeline(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                  const RecomputeShare& recompute, const CostModel& cost_model) {
   const StageTimes times = stage_times_mixed(c, model, layout, recompute, cost_model);
   const auto groups = layers_by_group(model.layers, layout.pipeline, layout.interleave);
   PipelineTimes pipeline;
-  double around = 0, peak = 0;
+  double around = 0;
   StepTime busiest;  // of the stage that works longest
   const int last = layout.pipeline - 1;
   for (int stage = 0; stage <= last; ++stage) {
@@ -235,16 +310,13 @@ LayoutEstimate estimate_pipeline(const Case& c, const ModelConfig& model, const 
     around = std::max(around, own_around.seconds);
     StepTime own = weighted(micro_batch, static_cast<double>(c.accumulation), own_around, 1);
     if (own.seconds > busiest.seconds) busiest = std::move(own);
-    const double in_flight =
-        micro_batches_in_flight(layout.pipeline, layout.interleave, stage, c.accumulation);
-    const double rest = ends ? 0.5 : 0;
-    peak = std::max(peak, times.others.one * layers + times.others.rest * rest +
-                              times.activations.one * layers * in_flight + times.activations.rest * rest);
   }
   pipeline.transfer = transfer_seconds(c, model, layout, cost_model);
   const double busy = busiest_stage_seconds(pipeline, c.accumulation);
   const double all = pipeline_seconds(pipeline, c.accumulation);
-  LayoutEstimate estimate{times.step, all - busy, static_cast<std::int64_t>(peak)};
+  LayoutEstimate estimate{times.step, all - busy, 0, layout_memory(c, model, layout, recompute), times.comms};
+  for (const StageMemory& stage : estimate.stages)
+    estimate.peak_bytes = std::max(estimate.peak_bytes, stage.peak());
   estimate.step.time = std::move(busiest);
   estimate.step.time.seconds = all + around;
   estimate.step.seconds = estimate.step.time.seconds * estimate.step.straggler_factor;
@@ -254,7 +326,8 @@ LayoutEstimate estimate_pipeline(const Case& c, const ModelConfig& model, const 
 LayoutEstimate estimate_whole(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                               const RecomputeShare& recompute, const CostModel& cost_model) {
   const Traced all = traced(c, model, layout, recompute, cost_model);
-  LayoutEstimate estimate{all.step, 0, all.activations + all.others};
+  LayoutEstimate estimate{
+      all.step, 0, all.memory.total(), {memory_of_whole(all.memory, model)}, all.trace.comms};
   if (recompute.blocks <= 0 || recompute.blocks >= 1) return estimate;
   Case without = c;
   without.recompute = "none";
@@ -263,12 +336,32 @@ LayoutEstimate estimate_whole(const Case& c, const ModelConfig& model, const Par
   const auto mix = [&](double a, double b) { return a * share + b * (1 - share); };
   estimate.step.seconds = mix(all.step.seconds, none.step.seconds);
   estimate.step.time.seconds = mix(all.step.time.seconds, none.step.time.seconds);
-  estimate.peak_bytes = static_cast<std::int64_t>(
-      mix(static_cast<double>(estimate.peak_bytes), static_cast<double>(none.activations + none.others)));
+  estimate.peak_bytes = mixed_bytes(all.memory.total(), share, none.memory.total());
+  StageMemory& stage = estimate.stages.front();
+  stage.activations = estimate.peak_bytes - stage.states - stage.buffers;
   return estimate;
 }
 
 }  // namespace
+
+std::vector<StageMemory> layout_memory(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                                       const RecomputeShare& recompute) {
+  const auto memory_with = [&](const Case& own) {
+    if (layout.pipeline > 1)
+      return memory_of_stages(memory_per_layer(own, model, layout), model, layout, c.accumulation);
+    const Plan plan = local_plan(own, model, layout);
+    return std::vector{memory_of_whole(memory_of(dry_run(plan, nullptr), plan, own, model, layout), model)};
+  };
+  std::vector<StageMemory> stages = memory_with(c);
+  if (recompute.blocks <= 0 || recompute.blocks >= 1) return stages;
+  Case without = c;
+  without.recompute = "none";
+  const std::vector<StageMemory> none = memory_with(without);
+  for (std::size_t stage = 0; stage < stages.size(); ++stage)
+    stages[stage].activations =
+        mixed_bytes(stages[stage].activations, recompute.blocks, none[stage].activations);
+  return stages;
+}
 
 LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                const RecomputeShare& recompute, const CostModel& cost_model) {

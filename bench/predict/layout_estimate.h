@@ -1,18 +1,37 @@
 // Step time and memory of a layout of ranks on a machine: data, tensor, context and pipeline parallelism together.
 #pragma once
 
+#include <vector>
+
 #include "bench/predict/cost_model.h"
 #include "bench/predict/parallel_trace.h"
 
 namespace precbench {
 
+/// Memory of a rank of one pipeline stage at its peak, in bytes.
+struct StageMemory {
+  std::int64_t layers = 0;
+  double micro_batches = 1;      ///< whose activations the stage holds at once, in units of all its layers
+  std::int64_t states = 0;       ///< weights, gradients and optimizer state
+  std::int64_t buffers = 0;      ///< of collectives and GEMMs, and quantized copies
+  std::int64_t activations = 0;  ///< of all these micro-batches
+
+  std::int64_t peak() const { return states + buffers + activations; }
+};
+
 struct LayoutEstimate {
   /// `seconds` and interval are of the whole step; with pipeline stages the parts of `time` are those of the stage that
   /// works longest, and the bubble is the rest.
   StepEstimate step;
-  double bubble_seconds = 0;    ///< that the busiest stage waits for others
-  std::int64_t peak_bytes = 0;  ///< of the stage that needs most
+  double bubble_seconds = 0;            ///< that the busiest stage waits for others
+  std::int64_t peak_bytes = 0;          ///< of the stage that needs most
+  std::vector<StageMemory> stages;      ///< first stage first; one without a pipeline
+  std::vector<std::vector<int>> comms;  ///< ranks of the groups of StepTime::exposed (Trace::comms)
 };
+
+/// Returns the memory of each stage, without predicting a time. Arguments and errors as in estimate_layout().
+std::vector<StageMemory> layout_memory(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                                       const RecomputeShare& recompute);
 
 /// Predicts a step. `c` and `model` as for local_plan(). Throws InvalidInput for layouts that do not divide, and for
 /// groups that exceed the machine's network.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "bench/case/layout_support.h"
 #include "bench/case/trained_text.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/config_file.h"
@@ -409,6 +410,7 @@ int study(const StudyCommand& command) {
     append(all, model.forks(own));
     append(trunks, own);
   }
+  refuse_predicted_only(trunks);
   refuse_unused(trunks, command.axes, settings.work);
   SweepOptions options = command.options;
   options.out = out;

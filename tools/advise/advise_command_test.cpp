@@ -175,6 +175,9 @@ TEST_CASE("advise: bad input is one line and status 2", "[advise]") {
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --seq 1024,2048"),
                  "--seq: advise takes one value, not 1024,2048"));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --lr 1"), "--lr: does not matter to advise"));
+  CHECK(contains(
+      refusal("--model llama3.1-8b --gpu h200 --tensor 2"),
+      "--tensor (--tp): advise chooses among cases that can run; sweep --dry-run --on MACHINE predicts"));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --recipe nosuch"), "nosuch"));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --records nowhere"), "nowhere"));
 }

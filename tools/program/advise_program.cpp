@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "bench/case/layout_support.h"
 #include "bench/case/plan.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/fit.h"
@@ -143,6 +144,11 @@ int advise(const AdviseCommand& command) {
   AdviseOptions options = command.options;
   for (const auto& [name, words] : command.axes) {
     const Field& field = *find_field(name);
+    if (is_layout_field(name))
+      throw InvalidInput(
+          fmt::format("{}: advise chooses among cases that can run; sweep --dry-run --on MACHINE predicts "
+                      "tensor and pipeline parallelism",
+                      names_of_flag(field)));
     if (!is_one_of(kFields, name))
       throw InvalidInput(fmt::format("{}: does not matter to advise", names_of_flag(field)));
     if (name == "recipe")

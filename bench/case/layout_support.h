@@ -1,0 +1,28 @@
+// Rules of tensor and pipeline parallelism, which this program predicts and does not run.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "bench/case/plan.h"
+
+namespace precbench {
+
+/// Returns true for the fields of tensor and pipeline parallelism.
+bool is_layout_field(std::string_view name);
+
+/// Returns true if a case has a flag of tensor or pipeline parallelism: its step can be predicted, not run.
+bool is_predicted_only(const Case& c);
+
+/// Returns why a case cannot run if is_predicted_only(), naming the flag and the command that predicts it.
+std::optional<std::string> predicted_only_reason(const Case& c);
+
+/// Throws InvalidInput with predicted_only_reason() of the first of these cases that has one.
+void refuse_predicted_only(const std::vector<Plan>& cases);
+
+/// Returns the rule that a layout of tensor and pipeline ranks breaks, with the nearest value that works where there is
+/// one; null if it can be predicted. The rules of one rank's share are unsupported_reason()'s.
+std::optional<std::string> layout_unsupported_reason(const Plan& plan);
+
+}  // namespace precbench

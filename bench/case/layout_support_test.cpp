@@ -1,0 +1,144 @@
+// Rules of layouts that are only predicted: each names the flag, the rule and the nearest value that works.
+#include "bench/case/layout_support.h"
+
+#include <functional>
+#include <string>
+
+#include "bench/case/supported.h"
+#include "kernels/base/errors.h"
+#include "kernels/testing/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+/// A layout of llama3.1-8b (32 layers, 32 heads, 8 key heads, vocab 128,256) that can be.
+Case layout_case() {
+  Case c;
+  c.device = "cuda";
+  c.model = "llama3.1-8b";
+  c.seq = 4096;
+  c.batch = 1;
+  c.gpus = 64;
+  c.tensor = 4;
+  c.pipeline = 4;
+  c.micro_batches = 8;
+  return c;
+}
+
+std::string reason_with(const std::function<void(Case&)>& change) {
+  Case c = layout_case();
+  change(c);
+  return layout_unsupported_reason(resolve(c, Refusals::kept)).value_or("");
+}
+
+}  // namespace
+
+TEST_CASE("layout_unsupported_reason: layouts that divide the model have none", "[layout]") {
+  CHECK(reason_with([](Case&) {}) == "");
+  CHECK(reason_with([](Case& c) { c.virtual_stages = 2; }) == "");
+  CHECK(reason_with([](Case& c) { c.context = 2; }) == "");
+  CHECK(reason_with([](Case& c) { c.tensor = 16; }) == "");  // two ranks have the same key head
+  CHECK(reason_with([](Case& c) { c.accumulation = 8; }) == "");
+  CHECK(reason_with([](Case& c) { c.pipeline = 17, c.gpus = 68; }) == "");  // 34 with embedding and head
+  CHECK(reason_with([](Case& c) {
+          c.model = "qwen3-30b-a3b";
+          c.ep = 8, c.exchange = "slots";
+        }) == "");
+}
+
+TEST_CASE("layout_unsupported_reason: tensor ranks divide heads, widths, vocabulary and tokens", "[layout]") {
+  CHECK(reason_with([](Case& c) { c.tensor = 3; }) ==
+        "--tensor 3: does not divide heads (32); the nearest that works: --tensor 2");
+  CHECK(reason_with([](Case& c) { c.tensor = 64; }) ==
+        "--tensor 64: does not divide heads (32); the nearest that works: --tensor 16");
+  CHECK(
+      reason_with([](Case& c) { c.seq = 4098; }) ==
+      "--tensor 4: does not divide the 4098 tokens of a sequence that sequence parallelism divides; the nearest "
+      "that works: --tensor 2");
+  CHECK(reason_with([](Case& c) { c.model = "gpt2", c.seq = 1024, c.pipeline = 1, c.micro_batches = 0; }) ==
+        "--tensor 4: does not divide vocab (50257); the nearest that works: --tensor 1");
+  CHECK(reason_with([](Case& c) { c.model = "qwen2.5-0.5b", c.tensor = 7, c.gpus = 112; }) ==
+        "--tensor 7: does not divide ffn (4864); the nearest that works: --tensor 2");
+}
+
+TEST_CASE("layout_unsupported_reason: stages divide the layers, and no more than there are", "[layout]") {
+  CHECK(
+      reason_with([](Case& c) { c.pipeline = 5; }) ==
+      "--pipeline 5: 32 layers, or 34 with embedding and head, do not divide into as many stages; the nearest that "
+      "works: --pipeline 4");
+  CHECK(reason_with([](Case& c) { c.pipeline = 64; }) ==
+        "--pipeline 64: more stages than 32 layers; the nearest that works: --pipeline 16");
+  CHECK(
+      reason_with([](Case& c) { c.virtual_stages = 3; }) ==
+      "--virtual-stages 3: 32 layers do not divide into 4 stages of as many groups; the nearest that works: "
+      "--virtual-stages 2");
+  CHECK(
+      reason_with([](Case& c) { c.virtual_stages = 2, c.micro_batches = 6; }) ==
+      "--micro-batches 6: an interleaved schedule needs a multiple of --pipeline 4; the nearest that works: "
+      "--micro-batches 4");
+  CHECK(reason_with([](Case& c) { c.virtual_stages = 2, c.micro_batches = 0, c.accumulation = 2; }) ==
+        "--accumulation 2: an interleaved schedule needs a multiple of --pipeline 4; the nearest that works: "
+        "--accumulation 4");
+  CHECK(
+      reason_with([](Case& c) { c.gpus = 60; }) ==
+      "--gpus 60: not a multiple of 16, the ranks of a replica (tensor 4 x context 1 x pipeline 4); the nearest that "
+      "works: --gpus 64");
+}
+
+TEST_CASE("layout_unsupported_reason: flags that contradict each other", "[layout]") {
+  CHECK(
+      reason_with([](Case& c) { c.accumulation = 4; }) ==
+      "--micro-batches 8: contradicts --accumulation 4: under a pipeline both are the micro-batches of a step; give "
+      "one of them");
+  CHECK(reason_with([](Case& c) { c.pipeline = 1; }) ==
+        "--micro-batches 8: are those of a pipeline; add --pipeline N, or use --accumulation 8");
+  CHECK(reason_with([](Case& c) { c.pipeline = 1, c.micro_batches = 0, c.virtual_stages = 2; }) ==
+        "--virtual-stages 2: divides the layers of pipeline stages; add --pipeline N");
+}
+
+TEST_CASE("layout_unsupported_reason: models that are not predicted on these ranks say so", "[layout]") {
+  const auto begins = [](const std::function<void(Case&)>& change, const std::string& text) {
+    CHECK_THAT(reason_with(change), Catch::Matchers::StartsWith(text));
+  };
+  begins([](Case& c) { c.model = "deepseek-v3", c.pipeline = 1, c.micro_batches = 0; },
+         "--tensor 4: latent attention (MLA) on tensor ranks is not predicted; use --tensor 1");
+  begins([](Case& c) { c.model = "deepseek-v3", c.tensor = 1; },
+         "--pipeline 4: blocks with and without experts are not predicted in stages; use --pipeline 1");
+  begins(
+      [](Case& c) { c.model = "gemma-2-2b"; },
+      "--tensor 4: a norm on the output of a half, or on all heads together, on tensor ranks is not predicted");
+  begins([](Case& c) { c.recipe = "nvfp4", c.steps = 100; },
+         "--pipeline 4: blocks of which nvfp4 leaves some in BF16 are not predicted in stages");
+  begins([](Case& c) { c.recompute = "block:8"; },
+         "--pipeline 4: blocks of which --recompute block:8 recomputes some are not predicted in stages");
+  begins([](Case& c) { c.lora_rank = 16; }, "--tensor 4: LoRA on tensor ranks is not predicted");
+  begins(
+      [](Case& c) { c.model = "qwen3-30b-a3b"; },
+      "--tensor 4: expert ranks must be whole groups of tensor ranks that divide 128 experts and the 16 ranks of a "
+      "stage, not --ep 1; the nearest that works: --ep 4");
+  begins([](Case& c) { c.model = "qwen3-30b-a3b", c.ep = 8; },
+         "--tensor 4: rows are predicted to travel to experts by all-to-all");
+}
+
+TEST_CASE("layouts are predicted only: no plan with one can run, and ids without one stay", "[layout]") {
+  Case plain = layout_case();
+  plain.tensor = plain.pipeline = 1;
+  plain.micro_batches = 0;
+  const Plan plan = resolve(plain), layout = resolve(layout_case());
+  CHECK_FALSE(is_predicted_only(plain));
+  CHECK_FALSE(unsupported_reason(plan));
+  CHECK(unsupported_reason(layout) ==
+        "--tensor 4: tensor and pipeline parallelism are predicted only; use sweep --dry-run --on MACHINE");
+  CHECK_THROWS_AS(refuse_predicted_only({plan, layout}), InvalidInput);
+  CHECK_NOTHROW(refuse_predicted_only({plan}));
+  const nlohmann::ordered_json fields = case_to_json(plain);
+  for (const char* name : {"tensor", "pipeline", "virtual_stages", "micro_batches"}) {
+    CHECK_FALSE(fields.contains(name));
+    CHECK_FALSE(field_to_json(plain, *find_field(name)).is_null());
+  }
+  CHECK(layout.id != plan.id);
+  CHECK(case_from_json(case_to_json(layout_case())) == layout_case());
+  // Ranks of a replica share its tokens: 64 / 16 replicas of 8 sequences.
+  CHECK(layout.tokens_per_step() == 4 * 8 * 4096);
+}

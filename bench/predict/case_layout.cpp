@@ -1,0 +1,75 @@
+// Predicts cases with tensor and pipeline ranks. See case_layout.h.
+#include "bench/predict/case_layout.h"
+
+#include <utility>
+
+#include "bench/case/layout_support.h"
+#include "bench/case/supported.h"
+#include "kernels/base/errors.h"
+
+namespace precbench {
+
+CaseLayout case_layout(const Plan& plan) {
+  static const Case defaults;
+  const Case& c = plan.fields;
+  CaseLayout found{c, {}};
+  ParallelLayout& layout = found.layout;
+  layout.tensor = static_cast<int>(c.tensor);
+  layout.context = static_cast<int>(c.context);
+  layout.pipeline = static_cast<int>(c.pipeline);
+  layout.interleave = static_cast<int>(c.virtual_stages);
+  layout.data = static_cast<int>(c.gpus / (c.tensor * c.context * c.pipeline));
+  // Rows of experts differ from those of other layers on tensor ranks alone. Otherwise the case's own exchange is predicted.
+  if (plan.model.moe && c.tensor > 1) layout.experts = static_cast<int>(c.ep);
+  found.c.accumulation = c.micro_steps();
+  found.c.tensor = defaults.tensor;
+  found.c.pipeline = defaults.pipeline;
+  found.c.virtual_stages = defaults.virtual_stages;
+  found.c.micro_batches = defaults.micro_batches;
+  found.c.layers = defaults.layers;  // plan.model has no others
+  return found;
+}
+
+std::optional<std::string> layout_failure(const Plan& plan) {
+  if (plan.refusal) return plan.refusal;
+  if (auto why = layout_unsupported_reason(plan)) return why;
+  const auto [c, layout] = case_layout(plan);
+  try {
+    if (auto why = unsupported_reason(local_plan(c, plan.model, layout))) return why;
+    if (layout.divides_expert_rows()) return unsupported_reason(expert_plan(c, plan.model, layout));
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+LayoutEstimate estimate_layout(const Plan& plan, const CostModel& cost_model) {
+  const auto [c, layout] = case_layout(plan);
+  return estimate_layout(c, plan.model, layout, {}, cost_model);
+}
+
+std::vector<StageMemory> layout_memory(const Plan& plan) {
+  const auto [c, layout] = case_layout(plan);
+  return layout_memory(c, plan.model, layout, {});
+}
+
+std::vector<std::string> axes_of_layout(const Plan& plan, const std::vector<std::vector<int>>& comms,
+                                        std::string (*axis_of)(const std::vector<int>&, const Plan&)) {
+  const auto [c, layout] = case_layout(plan);
+  const Plan local = local_plan(c, plan.model, layout);
+  std::vector<std::string> axes;
+  bool tensor = false;
+  for (std::vector<int> ranks : comms) {
+    // Neighbours are ranks of tensor groups, or of experts on whole ones; others lie whole tensor groups apart.
+    if (layout.tensor > 1 && ranks[1] - ranks[0] == 1) {
+      axes.emplace_back(tensor ? "experts" : "tensor");
+      tensor = true;
+      continue;
+    }
+    for (int& rank : ranks) rank /= layout.tensor;
+    axes.push_back(axis_of(ranks, local));
+  }
+  return axes;
+}
+
+}  // namespace precbench

@@ -1,0 +1,36 @@
+// Layout of ranks of a case with --tensor and --pipeline, and its prediction.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/case/plan.h"
+#include "bench/predict/layout_estimate.h"
+
+namespace precbench {
+
+/// A case as local_plan() and estimate_layout() take it.
+struct CaseLayout {
+  Case c;  ///< without the layout's flags; its accumulation is the micro-batches of a step
+  ParallelLayout layout;
+};
+
+/// Returns the layout of a case whose flags fit each other (layout_unsupported_reason). Tensor collectives and the
+/// exchange of keys are not overlapped, and the optimizer is sharded by FSDP or HSDP alone.
+CaseLayout case_layout(const Plan& plan);
+
+/// Returns why the layout of a case cannot be predicted: a rule of layouts, or of what one rank computes. Null if it can.
+std::optional<std::string> layout_failure(const Plan& plan);
+
+/// Predicts the step and memory of a case. `plan` has no layout_failure().
+LayoutEstimate estimate_layout(const Plan& plan, const CostModel& cost_model);
+/// Returns the memory of each stage alone, for formats that no rates exist for.
+std::vector<StageMemory> layout_memory(const Plan& plan);
+
+/// Returns the axes of LayoutEstimate::comms, the ranks of one data-parallel trace: "tensor", "experts", or as `axis_of`
+/// names those of the plan of a traced rank.
+std::vector<std::string> axes_of_layout(const Plan& plan, const std::vector<std::vector<int>>& comms,
+                                        std::string (*axis_of)(const std::vector<int>&, const Plan&));
+
+}  // namespace precbench
