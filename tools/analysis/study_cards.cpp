@@ -15,6 +15,7 @@
 #include "results/record/statistics.h"
 #include "tools/analysis/equivalence.h"
 #include "tools/analysis/model_age.h"
+#include "tools/analysis/published_losses.h"
 #include "tools/analysis/study_evidence.h"
 
 namespace precbench {
@@ -456,8 +457,14 @@ std::string age_words(const StudyCard& card) {
   return age_words(ages);
 }
 
+std::string outcome_words(const ForkVerdict& verdict) {
+  const bool failed = verdict.outcome == ForkOutcome::worse || verdict.outcome == ForkOutcome::diverged;
+  const PublishedLoss* failure = failed ? nullptr : known_failure(verdict.recipe);
+  return (failure ? known_failure_words(*failure) + "; " : std::string()) + name_of(verdict.outcome);
+}
+
 std::string verdict_words(const StudyCard& card) {
-  return fmt::format("{} for {} {}", name_of(card.verdict.outcome), card.model, age_words(card));
+  return fmt::format("{} for {} {}", outcome_words(card.verdict), card.model, age_words(card));
 }
 
 std::optional<std::string> change_words(const StudyCard& card) {

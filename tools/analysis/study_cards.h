@@ -139,6 +139,9 @@ std::optional<MeanWithInterval> share_at(const StudyCard& card, const CardPrice&
 const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age);
 /// Returns "at 0.18 to 0.73 tokens per parameter", over all ages of a card.
 std::string age_words(const StudyCard& card);
+/// Returns "equivalent", or "known to fail at 8B (Megatron-Bridge); equivalent": a failure that others published
+/// (published_losses.h) outranks a study of a smaller or younger model that saw none.
+std::string outcome_words(const ForkVerdict& verdict);
 /// Returns "equivalent for 36m at 0.18 to 0.73 tokens per parameter": a verdict holds for a model at an age.
 std::string verdict_words(const StudyCard& card);
 /// Returns "36m: nvfp4 changes to bf16 after step 123 of 150: its difference, course and trend include the steps that

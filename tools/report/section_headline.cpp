@@ -70,7 +70,7 @@ class Judgements {
   }
 
   static std::string words_of(const StudyCard& card) {
-    std::string text = name_of(card.verdict.outcome);
+    std::string text = outcome_words(card.verdict);
     if (card.verdict.difference) text += fmt::format(", {:+.4f} nats", card.verdict.difference->mean);
     return text;
   }

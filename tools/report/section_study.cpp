@@ -243,7 +243,7 @@ Table verdict_table(StudyCards cards) {
   for (const StudyCard& card : cards) {
     verdicts.push_back(&card.verdict);
     table.rows.push_back({card.model, card.verdict.recipe,
-                          fmt::format("{} {}", name_of(card.verdict.outcome), age_words(card))});
+                          fmt::format("{} {}", outcome_words(card.verdict), age_words(card))});
   }
   add_differences(table, verdicts);
   for (const char* name : {"gradient error", "bias"}) table.columns.push_back({name});

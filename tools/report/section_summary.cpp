@@ -11,6 +11,7 @@
 
 #include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
+#include "tools/analysis/published_losses.h"
 #include "tools/report/judged_runs.h"
 #include "tools/text/distinct.h"
 
@@ -57,6 +58,7 @@ Verdicts verdicts_of(const ReportInput& input) {
 }
 
 ConvergenceVerdict verdict_of(const StudyCard& card) {
+  if (known_failure(card.verdict.recipe)) return ConvergenceVerdict::worse;  // whatever a small model says
   switch (card.verdict.outcome) {
     case ForkOutcome::equivalent:
       return ConvergenceVerdict::equivalent;
@@ -116,7 +118,9 @@ std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
         if (!row.speedup || row.is_bf16()) continue;
         const std::string model = text_of(row, "model");
         const auto verdict = verdicts.find({model, label_of(row)});
-        if (judged(model) && (verdict == verdicts.end() || !is_good(verdict->second))) continue;
+        if (judged(model) &&
+            (verdict == verdicts.end() || !is_good(verdict->second) || known_failure(recipe_of(row))))
+          continue;
         const auto [place, is_new] = places.try_emplace({&machine, model}, best.size());
         if (is_new)
           best.push_back({&machine, &row});

@@ -129,7 +129,8 @@ std::string label_of(const StudyCard& card) {
 
 Tone tone_of_verdict(const std::string& cell) {
   const auto begins = [&](const char* word) { return cell.rfind(word, 0) == 0; };
-  if (begins("worse") || begins("diverged") || begins("not learning")) return Tone::bad;
+  if (begins("worse") || begins("diverged") || begins("not learning") || begins("known to fail"))
+    return Tone::bad;
   return begins("equivalent") || begins("better") ? Tone::good : Tone::plain;
 }
 
