@@ -44,7 +44,9 @@ LawTable terms_table(const LossLaw& law) {
                   fmt::format("{:.2f}", std::exp(law.between_models()))});
   rows.push_back(
       {"scatter, factor of one standard deviation", fmt::format("{:.2f}", std::exp(law.scatter()))});
-  result.note = fmt::format("Fitted to {} gaps of {} models.", law.gaps(), law.models());
+  result.note = fmt::format(
+      "Fitted to {} gaps, those of younger models included; {} models are of about 1 token per parameter or older.",
+      law.gaps(), law.models());
   return result;
 }
 
