@@ -372,10 +372,13 @@ bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bo
   fmt::print(
       "{}",
       paragraph(fmt::format("{}; predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and "
-                            "libraries; rates {} {}",
+                            "libraries; rates {} {}{}",
                             count_cases(grid.size()), limit.name, gib(limit.bytes), limit.source,
                             kContextBytes >> 30, model.borrowed() ? "borrowed from" : "measured on",
-                            model.rates().machine),
+                            model.rates().machine,
+                            model.ratios()
+                                ? fmt::format(", over ratios of kernel times in {}", model.ratios()->source)
+                                : ""),
                 screen));
   return any_runs;
 }

@@ -52,7 +52,7 @@ TEST_CASE("predict_grid: emulated formats have memory and no speed", "[cli][pred
   CHECK(hopper.memory.peak > 0);
   const auto blackwell = predict_grid(grid, CostModel(find_machine("b200"))).front();
   REQUIRE(blackwell.step);
-  CHECK(blackwell.step->borrowed_share() == 1);
+  CHECK((blackwell.step->borrowed_share() > 0 && blackwell.step->borrowed_share() < 1));
 }
 
 TEST_CASE("fit_of: tight above 95% of the usable memory", "[cli][predictions]") {

@@ -66,7 +66,22 @@ CostModel::CostModel(Machine machine)
       rates_(&rates_for(machine_)),
       borrowed_(!same_gpu(machine_, *rates_)),
       timer_(*rates_,
-             borrowed_ ? scaled_peaks(machine_, find_machine(rates_->machine)) : peaks_of(machine_)) {}
+             borrowed_ ? scaled_peaks(machine_, find_machine(rates_->machine)) : peaks_of(machine_)) {
+  const SpeedRatios* ratios = borrowed_ ? embedded_speed_ratios(machine_.name) : nullptr;
+  if (!ratios || ratios->over != rates_->machine) return;
+  ratios_ = ratios;
+  const Machine source = find_machine(rates_->machine), preset = find_machine(machine_.name);
+  ratio_timer_.emplace(*rates_, peaks_of(source));
+  peaks_ = scaled_peaks(machine_, source);
+  preset_peaks_ = scaled_peaks(preset, source);
+  BusRates bus = ratios->bus;
+  if (machine_.levels.empty() || preset.levels.empty()) return;
+  for (auto& [collective, by_ranks] : bus)
+    for (auto& [ranks, sizes] : by_ranks)
+      for (auto& size : sizes)
+        size.second *= machine_.levels.front().gb_per_s / preset.levels.front().gb_per_s;
+  network_ = Network(machine_, std::move(bus));
+}
 
 CostModel::CostModel(Machine machine, const Rates& rates, const OpTimer& timer)
     : machine_(std::move(machine)), network_(machine_), rates_(&rates), borrowed_(false), timer_(timer) {}
@@ -81,13 +96,41 @@ double CostModel::contention(const TraceCollective& collective, const RankGroup&
   return std::min(kNvlinkContention, kNvlinkContention * share + kProcessors);
 }
 
+double CostModel::backward_error(const OpCost& op, std::string formats, double seconds) const {
+  constexpr std::string_view kForward = "fprop", kWide = "e5m2", kNarrow = "e4m3";
+  const std::string_view name = op.name;
+  if (rate_class_of(op) != RateClass::gemm || name.ends_with(kForward) || seconds <= 0) return 0;
+  OpCost forward = op;
+  forward.name = name.starts_with("grouped_") ? "grouped_matmul fprop" : "matmul fprop";
+  for (auto at = formats.find(kWide); at != std::string::npos; at = formats.find(kWide))
+    formats.replace(at, kWide.size(), kNarrow);
+  return std::abs(std::log(ratio_timer_->time(forward, formats).seconds / seconds)) / kInterval80;
+}
+
+CostModel::Time CostModel::time(const OpCost& op, bool softcap) const {
+  if (const auto ratio = ratios_ ? ratios_->of(op, softcap) : std::nullopt) {
+    OpCost over = op;
+    if (over.math == DType::e2m1) over.math = DType::e4m3;
+    const OpTimer::Time base =
+        ratio_timer_->time(over, rate_formats(rate_class_of(op), ratio->over_formats, softcap));
+    // A preset with other peaks is faster by as much.
+    const double changed = peaks_.ideal_seconds(op.flops, op.bytes, op.math) /
+                           preset_peaks_.ideal_seconds(op.flops, op.bytes, op.math);
+    return {base.seconds / ratio->ratio * (base.seconds > 0 ? changed : 1), !ratio->measured,
+            std::hypot(ratio->spread, backward_error(over, ratio->over_formats, base.seconds))};
+  }
+  const OpTimer::Time own = timer_.time(op, softcap);
+  return {own.seconds, borrowed_ || own.other_formats, -1};
+}
+
 TimelineRates CostModel::rates_of(const Trace& trace) const {
   TimelineRates rates;
   rates.op_seconds.reserve(trace.ops.size());
   for (const OpCost& op : trace.ops) {
-    const OpTimer::Time time = timer_.time(op, trace.softcap);
+    const Time time = this->time(op, trace.softcap);
     rates.op_seconds.push_back(time.seconds);
-    rates.other_formats.push_back(time.other_formats);
+    rates.borrowed.push_back(time.borrowed);
+    rates.ratio_errors.push_back(time.ratio_error);
   }
   std::vector<RankGroup> groups;
   for (const std::vector<int>& ranks : trace.comms) groups.push_back(group_of_ranks(ranks));
@@ -118,7 +161,8 @@ StepEstimate estimate_step(const CostModel& model, const Trace& trace, const Tim
   estimate.time = step_time(trace, rates);
   estimate.straggler_factor = straggler_factor(ranks);
   estimate.seconds = estimate.time.seconds * estimate.straggler_factor;
-  std::array<double, kRateClasses> borrowed{};
+  const RateErrors& errors = model.rates().errors;
+  std::array<double, kRateClasses> borrowed{}, by_ratio{}, ratio_errors{};
   const std::vector<CountedOp> counts = trace.counted();
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto calls = static_cast<double>(counts[i].calls);
@@ -129,15 +173,19 @@ StepEstimate estimate_step(const CostModel& model, const Trace& trace, const Tim
     const auto at = static_cast<std::size_t>(rate_class_of(trace.ops[i]));
     const double seconds = calls * rates.op_seconds[i];
     estimate.rate_seconds[at] += seconds;
-    if (model.borrowed() || rates.other_formats[i]) borrowed[at] += seconds;
+    if (rates.borrowed[i])
+      borrowed[at] += seconds;
+    else if (rates.ratio_errors[i] >= 0) {
+      by_ratio[at] += seconds;
+      ratio_errors[at] += seconds * std::hypot(errors.by_class[at], rates.ratio_errors[i]);
+    }
   }
-  const RateErrors& errors = model.rates().errors;
   double variance = square(errors.step);
   for (std::size_t i = 0; i < kRateClasses; ++i) {
     estimate.borrowed_seconds += borrowed[i];
-    estimate.class_errors[i] =
-        ((estimate.rate_seconds[i] - borrowed[i]) * errors.by_class[i] + borrowed[i] * errors.borrowed[i]) /
-        estimate.time.seconds;
+    estimate.class_errors[i] = ((estimate.rate_seconds[i] - borrowed[i] - by_ratio[i]) * errors.by_class[i] +
+                                borrowed[i] * errors.borrowed[i] + ratio_errors[i]) /
+                               estimate.time.seconds;
     variance += square(estimate.class_errors[i]);
   }
   estimate.communication_error = kCommunicationError *

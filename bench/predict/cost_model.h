@@ -11,6 +11,7 @@
 #include "bench/machine/machine.h"
 #include "bench/predict/network.h"
 #include "bench/predict/rates.h"
+#include "bench/predict/speed_ratios.h"
 #include "bench/predict/timeline.h"
 #include "bench/predict/trace.h"
 #include "results/record/record.h"
@@ -34,19 +35,35 @@ class CostModel {
   const Rates& rates() const { return *rates_; }
   /// Returns true if the rates were measured on another GPU model.
   bool borrowed() const { return borrowed_; }
-  const OpTimer& timer() const { return timer_; }
+  /// Returns the ratios to the GPU that rates are borrowed from; null if there are none.
+  const SpeedRatios* ratios() const { return ratios_; }
+
+  /// Time of one call of an op.
+  struct Time {
+    double seconds = 0;
+    bool borrowed = false;    ///< neither measured on this GPU nor in a table of ratios, or in other formats
+    double ratio_error = -1;  ///< standard deviation of the logarithm of the ratio; negative: there is none
+  };
+  Time time(const OpCost& op, bool softcap = false) const;
 
   /// Returns the times of a trace's ops and collectives.
   TimelineRates rates_of(const Trace& trace) const;
 
  private:
   double contention(const TraceCollective& collective, const RankGroup& group) const;
+  /// Returns the standard deviation of the logarithm of a backward GEMM's ratio, beside the spread of the tables, which have
+  /// forward GEMMs alone: 80% of the errors are within the difference between both on the GPU that the ratio is over. 0: of a
+  /// forward GEMM. `formats`, `seconds`: of `op` there.
+  double backward_error(const OpCost& op, std::string formats, double seconds) const;
 
   Machine machine_;
   Network network_;
   const Rates* rates_;
   bool borrowed_;
   OpTimer timer_;
+  const SpeedRatios* ratios_ = nullptr;
+  std::optional<OpTimer> ratio_timer_;  ///< of the GPU that ratios are over
+  OpPeaks peaks_, preset_peaks_;        ///< of the machine, and of the preset whose ratios they are
 };
 
 /// Predicted time of one step.
@@ -56,8 +73,8 @@ struct StepEstimate {
   double seconds = 0;                               ///< with stragglers
   std::array<double, kRateClasses> rate_seconds{};  ///< ops by class of their rates
   double communication_seconds = 0;                 ///< all collectives alone, one after the other
-  double borrowed_seconds = 0;                      ///< ops with rates of another GPU or of other formats
-  double log_error = 0;                             ///< standard deviation of the logarithm of `seconds`
+  double borrowed_seconds = 0;  ///< ops with rates of another GPU, without a ratio to it, or of other formats
+  double log_error = 0;         ///< standard deviation of the logarithm of `seconds`
   /// Standard deviations of the logarithm, by class of rates: share of the time times its error.
   std::array<double, kRateClasses> class_errors{};
   double communication_error = 0;  ///< likewise, of what collectives cost

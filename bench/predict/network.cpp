@@ -94,8 +94,30 @@ double Network::ring_seconds(Collective collective, const RankGroup& group, doub
   return (n - 1) / n * bytes / bus_rate(collective, group) + latency(group);
 }
 
+double Network::measured_seconds(Collective collective, const RankGroup& group, double bytes) const {
+  const auto known = measured_.find(collective);
+  if (known == measured_.end() || known->second.empty() || level(group) != 0) return -1;
+  const auto above = known->second.upper_bound(group.ranks);
+  const auto& [ranks, sizes] = above == known->second.begin() ? *above : *std::prev(above);
+  if (sizes.empty() || bytes < sizes.front().first) return -1;
+  const auto next = std::upper_bound(sizes.begin(), sizes.end(), bytes,
+                                     [](double value, const auto& size) { return value < size.first; });
+  const auto last = std::prev(next);
+  double rate = last->second;
+  if (next != sizes.end()) {  // linear in the logarithms
+    const double share = std::log(bytes / last->first) / std::log(next->first / last->first);
+    rate *= std::pow(next->second / last->second, share);
+  }
+  const auto n = static_cast<double>(group.ranks);
+  const double passes = collective == Collective::all_reduce ? 2 : 1;
+  const auto more_hops = static_cast<double>(std::max<std::int64_t>(group.ranks - ranks, 0));
+  return passes * ((n - 1) / n * bytes / rate + more_hops * levels_.front().alpha_us * 1e-6);
+}
+
 double Network::seconds(Collective collective, const RankGroup& group, double bytes) const {
   if (group.ranks <= 1) return 0;
+  if (const double measured = measured_seconds(collective, group, bytes); measured >= 0)
+    return std::max(measured, kShortCollectiveSeconds);
   const auto n = static_cast<double>(group.ranks);
   const int outermost = level(group);
   double seconds = 0;

@@ -8,7 +8,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bench/machine/machine.h"
@@ -30,6 +32,10 @@ enum class Collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, a
 Collective collective_of(std::string_view name);
 const char* name_of(Collective collective);
 
+/// Bytes per second that a rank passes on in a collective alone in one domain, by number of ranks and bytes of the full
+/// buffer, ascending. Latencies are included.
+using BusRates = std::map<Collective, std::map<std::int64_t, std::vector<std::pair<double, double>>>>;
+
 /// Seconds that any collective takes at least: launch and synchronization (20 us in our H200 records).
 inline constexpr double kShortCollectiveSeconds = 20e-6;
 
@@ -37,6 +43,9 @@ class Network {
  public:
   explicit Network(std::vector<NetworkLevel> levels) : levels_(std::move(levels)) {}
   explicit Network(const Machine& machine) : Network(machine.levels) {}
+  /// Groups within one domain of the innermost level take `measured` rates, where those have their collective.
+  Network(const Machine& machine, BusRates measured)
+      : levels_(machine.levels), measured_(std::move(measured)) {}
 
   /// Returns the seconds of one collective of a full buffer of `bytes`, alone on its links; 0 for one rank.
   /// all_to_all: bytes that a rank sends, its own part included. send_recv: bytes of the message, between
@@ -55,9 +64,12 @@ class Network {
   /// Returns how many members of the group one domain of a level holds.
   std::int64_t members(const RankGroup& group, int level) const;
   double ring_seconds(Collective collective, const RankGroup& group, double bytes) const;
+  /// Returns the seconds by measured_; negative if it does not have the collective or so small buffers.
+  double measured_seconds(Collective collective, const RankGroup& group, double bytes) const;
   double latency(const RankGroup& group) const;
 
   std::vector<NetworkLevel> levels_;
+  BusRates measured_;
 };
 
 /// Spread of step times between equal boards: 1.4 to 1.8% in our H200 records.

@@ -2,6 +2,7 @@
 #include "bench/predict/network.h"
 
 #include <cmath>
+#include <tuple>
 
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
@@ -100,6 +101,26 @@ TEST_CASE("Network: achieved fractions hold from their number of ranks on", "[ne
   CHECK(network.rate(Collective::all_gather, 0, 3) == Approx(50e9));
   CHECK(network.rate(Collective::all_gather, 0, 8) == Approx(80e9));
   CHECK(network.rate(Collective::all_reduce, 0, 8) == Approx(60e9));
+}
+
+TEST_CASE("Network: measured rates hold for groups within a domain, by size and ranks", "[network]") {
+  Machine machine;
+  machine.levels = {{"NVLink", 8, 100, 1, {{"", {{1, 0.5}}}}, {}}, {"NIC", 0, 10, 1, {{"", {{1, 1.0}}}}, {}}};
+  const Network network(machine,
+                        {{Collective::all_gather, {{2, {{1e6, 10e9}, {1e8, 40e9}}}, {4, {{1e6, 20e9}}}}}});
+  const auto seconds = [&](std::int64_t ranks, std::int64_t stride, double bytes) {
+    return network.seconds(Collective::all_gather, {ranks, stride}, bytes);
+  };
+  CHECK(seconds(2, 1, 1e8) == Approx(0.5 * 1e8 / 40e9));
+  CHECK(seconds(2, 1, 1e7) == Approx(0.5 * 1e7 / 20e9));  // halfway in the logarithms
+  CHECK(seconds(2, 1, 1e9) == Approx(0.5 * 1e9 / 40e9));
+  CHECK(seconds(4, 1, 1e8) == Approx(0.75 * 1e8 / 20e9));
+  CHECK(seconds(8, 1, 1e8) == Approx(0.875 * 1e8 / 20e9 + 4e-6));  // four hops more than were measured
+  const Network assumed(machine);
+  for (const auto& [ranks, stride, bytes] : {std::tuple{2, 1, 9e5}, {2, 8, 1e8}, {16, 1, 1e8}})
+    CHECK(seconds(ranks, stride, bytes) == assumed.seconds(Collective::all_gather, {ranks, stride}, bytes));
+  CHECK(network.seconds(Collective::all_reduce, {4, 1}, 1e8) ==
+        assumed.seconds(Collective::all_reduce, {4, 1}, 1e8));
 }
 
 TEST_CASE("Network: refuses groups beyond its outermost level", "[network]") {

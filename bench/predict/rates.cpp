@@ -117,6 +117,20 @@ double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
   return fraction * (thin ? std::max(tiles, kBandwidthShare) : tiles);
 }
 
+bool leaves_out_pairs(const OpCost& op) {
+  const auto& s = op.shape;
+  const AttentionShape causal{
+      .B = s[0], .T = s[1], .heads = s[4], .kv_heads = s[5], .head_dim = s[6], .T_k = s[2], .offset = s[3]};
+  const auto flops_of = [&](auto whole) {
+    whole.shape = causal;
+    return whole.cost().flops;
+  };
+  const double flops = op.name == std::string_view("attention") ? flops_of(ops::Attention{})
+                                                                : flops_of(ops::AttentionBackward{});
+  constexpr double kRounding = 0.999;
+  return op.flops < kRounding * flops;
+}
+
 OpTimer::OpTimer(const Rates& rates, const OpPeaks& peaks, const std::function<bool(const RatePoint&)>& used)
     : peaks_(peaks) {
   for (const RatePoint& point : rates.points) {
@@ -176,22 +190,6 @@ double correction_at(const Points& points, const std::vector<double>& place) {
     weights += weight;
   }
   return sum / weights;
-}
-
-/// Returns true if attention leaves out pairs that causal attention has, as in a window shorter than the sequence or within
-/// documents.
-bool leaves_out_pairs(const OpCost& op) {
-  const auto& s = op.shape;
-  const AttentionShape causal{
-      .B = s[0], .T = s[1], .heads = s[4], .kv_heads = s[5], .head_dim = s[6], .T_k = s[2], .offset = s[3]};
-  const auto flops_of = [&](auto whole) {
-    whole.shape = causal;
-    return whole.cost().flops;
-  };
-  const double flops = op.name == std::string_view("attention") ? flops_of(ops::Attention{})
-                                                                : flops_of(ops::AttentionBackward{});
-  constexpr double kRounding = 0.999;
-  return op.flops < kRounding * flops;
 }
 
 /// Returns a factor on the time of attention with plain scores in heads of 64 or 128 and as many FLOPs, which alone have points.

@@ -101,6 +101,8 @@ class OpTimer {
     double seconds = 0;
     bool other_formats = false;  ///< no point has the op's formats
   };
+  /// Returns the time of one call with these formats (rate_formats()), whatever the op's own are.
+  Time time(const OpCost& op, const std::string& formats) const;
   /// Returns the time of one call, from the nearest points in the logarithm of the shape. `softcap`: of attention.
   Time time(const OpCost& op, bool softcap = false) const {
     return time(op, rate_formats(rate_class_of(op), formats_text(op), softcap));
@@ -118,7 +120,6 @@ class OpTimer {
     double correction = 0;      ///< logarithm of the fraction over what expected_fraction() says
   };
   using Points = std::vector<Point>;
-  Time time(const OpCost& op, const std::string& formats) const;
   const Points* points_of(const std::string& op, const std::string& formats, bool& other_formats) const;
 
   OpPeaks peaks_;
@@ -131,6 +132,10 @@ OpTimer timer_without(const std::string& family, const Rates& rates, const OpPea
 
 /// Returns the precision of the formats of a GEMM's operands.
 DType math_of_formats(const std::string& formats);
+
+/// Returns true if attention leaves out pairs that causal attention has, as in a window shorter than the sequence or within
+/// documents.
+bool leaves_out_pairs(const OpCost& op);
 
 /// Returns the relative fraction of peak that an op of this shape reaches for reasons that hold on every GPU:
 /// tiles that do not fill the last wave of multiprocessors, short contractions, short sequences, launches.

@@ -17,8 +17,10 @@ struct TimelineRates {
   std::vector<double> op_seconds;
   std::vector<double> collective_seconds;  ///< alone on the machine
   std::vector<double> contention;          ///< fraction of their rate that ops lose beside a collective
-  /// By op: no measured op has its formats. The timeline does not need it; the interval does.
-  std::vector<bool> other_formats = {};
+  /// By op: its rate is another GPU's or other formats'. The timeline does not need it; the interval does.
+  std::vector<bool> borrowed = {};
+  /// By op: standard deviation of the logarithm of its ratio to the GPU that rates are borrowed from; negative: it has none.
+  std::vector<double> ratio_errors = {};
 };
 
 /// Where the time of a step goes. The parts add up to `seconds`.

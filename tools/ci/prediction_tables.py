@@ -50,6 +50,24 @@ def predicted_groups():
     return table(["group", "points", "median error", "floor", "met", "worst", "inside 80% intervals", "half-width"], rows)
 
 
+def predicted_blackwell():
+    """Signed errors of the native points by GPU, and of those in NVFP4, which are among them."""
+    rows, settings = [], points()
+    own = [(settings[id], judgement) for id, judgement in judged()
+           if judgement["as"] == "absolute_native" and judgement["architecture"] == "Blackwell"]
+    groups = {point["gpu"].upper(): [] for point, _ in own} | {"NVFP4": [], "all": []}
+    for point, judgement in own:
+        for name in (point["gpu"].upper(), "all", *(("NVFP4",) if point["precision"] == "nvfp4" else ())):
+            groups[name].append(judgement)
+    for name, found in groups.items():
+        errors = [one["predicted"] / one["published"] - 1 for one in found]
+        inside = [one for one in found if one["interval_80"][0] <= one["published"] <= one["interval_80"][1]]
+        widths = [(one["interval_80"][1] - one["interval_80"][0]) / 2 / one["predicted"] for one in found]
+        rows.append([name, str(len(found)), f"{100 * statistics.mean(errors):+.1f}%", error(statistics.median(map(abs, errors)), False),
+                     f"{len(inside)} of {len(found)}", f"{100 * statistics.median(widths):.0f}%"])
+    return table(["GPU", "points", "mean signed error", "median error", "inside 80% intervals", "half-width"], rows)
+
+
 def rows_of(found):
     rows = []
     for id, judgement in found:
@@ -74,8 +92,6 @@ def predicted_all():
 def rule_of(point):
     """The rule that predicts a shown point, of those that the page writes down; none for other points."""
     pipeline, tensor, experts = (point.get(axis, 1) > 1 for axis in ("pp", "tp", "ep"))
-    if point["precision"] == "nvfp4":
-        return "NVFP4"
     if pipeline and point.get("fsdp"):
         return "sharded pipeline"
     if experts and (pipeline or tensor or point["framework"] == "torchtitan"):
@@ -83,7 +99,7 @@ def rule_of(point):
     return None
 
 
-RULES = "NVFP4", "sharded pipeline", "experts"
+RULES = "sharded pipeline", "experts"
 
 
 def predicted_lines():
@@ -182,6 +198,6 @@ def predicted_pytorch():
     return table(["Llama 3.1 8B, 4 x H200, 4096 tokens", "precbench tokens/s", "PyTorch tokens/s", "PyTorch factor"], rows)
 
 
-TABLES = {"before-measurement": before_measurement, "predicted-own": predicted_own, "predicted-pytorch": predicted_pytorch, "predicted-groups": predicted_groups,
+TABLES = {"before-measurement": before_measurement, "predicted-own": predicted_own, "predicted-pytorch": predicted_pytorch, "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
           "predicted-rules": predicted_rules, "predicted-by-rule": predicted_by_rule}
