@@ -75,7 +75,10 @@ CostModel::CostModel(Machine machine)
   peaks_ = scaled_peaks(machine_, source);
   preset_peaks_ = scaled_peaks(preset, source);
   BusRates bus = ratios->bus;
-  if (machine_.levels.empty() || preset.levels.empty()) return;
+  // A file of the same name whose network states other achieved fractions knows its own.
+  if (machine_.levels.empty() || preset.levels.empty() ||
+      machine_.levels.front().achieved != preset.levels.front().achieved)
+    return;
   for (auto& [collective, by_ranks] : bus)
     for (auto& [ranks, sizes] : by_ranks)
       for (auto& size : sizes)

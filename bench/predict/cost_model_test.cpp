@@ -267,6 +267,12 @@ TEST_CASE("CostModel: collectives within a domain take measured times by size", 
   };
   CHECK(rate(measured, 1 << 28) == Approx(544e9).epsilon(0.02));
   CHECK(rate(measured, 1 << 24) < 0.5 * rate(assumed, 1 << 24));
+  // Faster links are faster, and stated fractions hold.
+  Machine machine = find_machine("gb200-nvl72");
+  machine.levels.front().gb_per_s *= 2;
+  CHECK(rate(CostModel(machine).network(), 1 << 28) == Approx(2 * rate(measured, 1 << 28)));
+  machine.levels.front().achieved = {{"", {{1, 0.25}}}};
+  CHECK(rate(CostModel(machine).network(), 1 << 28) == Approx(rate(Network(machine), 1 << 28)));
   // Beyond the NVLink domain nothing is measured.
   CHECK(measured.seconds(Collective::all_gather, {144, 1}, 1 << 28) ==
         assumed.seconds(Collective::all_gather, {144, 1}, 1 << 28));

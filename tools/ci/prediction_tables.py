@@ -63,7 +63,7 @@ def predicted_blackwell():
         errors = [one["predicted"] / one["published"] - 1 for one in found]
         inside = [one for one in found if one["interval_80"][0] <= one["published"] <= one["interval_80"][1]]
         widths = [(one["interval_80"][1] - one["interval_80"][0]) / 2 / one["predicted"] for one in found]
-        rows.append([name, str(len(found)), f"{100 * statistics.mean(errors):+.1f}%", error(statistics.median(map(abs, errors)), False),
+        rows.append([name, str(len(found)), f"{100 * statistics.mean(errors):+.1f}%", error(statistics.median(one["error"] for one in found), False),
                      f"{len(inside)} of {len(found)}", f"{100 * statistics.median(widths):.0f}%"])
     return table(["GPU", "points", "mean signed error", "median error", "inside 80% intervals", "half-width"], rows)
 
