@@ -44,7 +44,7 @@ std::string fp8_formats(std::string_view op) {
 
 RatioGrid grid_from_json(const nlohmann::json& json, const std::vector<const char*>& axes,
                          const std::string& where) {
-  constexpr NumberRange kExponent{0, 40}, kRatio{1e-3, 1e3}, kSpread{0, 10};
+  constexpr NumberRange kExponent{0, 40}, kTimesAsFast{1e-3, 1e3}, kSpread{0, 10};
   RatioGrid grid;
   std::size_t places = 1;
   for (const char* name : axes) {
@@ -56,7 +56,7 @@ RatioGrid grid_from_json(const nlohmann::json& json, const std::vector<const cha
     places *= axis.size();
   }
   for (const auto& ratio : json.at("ratios"))
-    grid.ratios.push_back(number_within(ratio, kRatio, where + ": ratios"));
+    grid.ratios.push_back(number_within(ratio, kTimesAsFast, where + ": ratios"));
   if (grid.ratios.size() != places)
     throw InvalidInput(
         fmt::format("{}: {} ratios at {} places of the axes", where, grid.ratios.size(), places));
@@ -65,7 +65,7 @@ RatioGrid grid_from_json(const nlohmann::json& json, const std::vector<const cha
 }
 
 BusRates bus_rates(const nlohmann::json& json, const std::string& where) {
-  constexpr NumberRange kBytes{1, 1e15}, kRate{1e-6, 1e6}, kRanks{2, 1e6};
+  constexpr NumberRange kBytes{1, 1e15}, kRate{1e-6, 1e6}, kGroupRanks{2, 1e6};
   BusRates rates;
   for (const auto& [collective, by_ranks] : json.items()) {
     if (collective == "nccl") continue;  // version
@@ -77,7 +77,7 @@ BusRates bus_rates(const nlohmann::json& json, const std::string& where) {
       throw InvalidInput(fmt::format("{}: {}", here, error.what()));
     }
     for (const auto& [text, sizes] : by_ranks.items()) {
-      const std::int64_t ranks = integer_within(nlohmann::json::parse(text), kRanks, here);
+      const std::int64_t ranks = integer_within(nlohmann::json::parse(text), kGroupRanks, here);
       auto& known = rates[kind][ranks];
       for (const auto& size : sizes) {
         known.emplace_back(number_within(size.at(0), kBytes, here),
@@ -150,7 +150,7 @@ std::optional<SpeedRatio> SpeedRatios::of(const OpCost& op, bool softcap) const 
 }
 
 SpeedRatios speed_ratios_from_json(const nlohmann::json& json, const std::string& where) {
-  constexpr NumberRange kRatio{1e-3, 1e3}, kSpread{0, 10}, kWidth{1, 1024};
+  constexpr NumberRange kTimesAsFast{1e-3, 1e3}, kSpread{0, 10}, kWidth{1, 1024};
   const auto known_format = [&](const nlohmann::json& value) {
     const std::string name = value;
     if (std::find(std::begin(kTableFormats), std::end(kTableFormats), name) == std::end(kTableFormats))
@@ -176,7 +176,7 @@ SpeedRatios speed_ratios_from_json(const nlohmann::json& json, const std::string
       ratios.attention.push_back({integer_within(one.at("head_dim"), kWidth, where + ": attention: head_dim"),
                                   grid_from_json(one, {"tokens"}, where + ": attention")});
     if (const auto& cast = json.at("cast"); !cast.is_null()) {
-      ratios.cast = number_within(cast.at("ratio"), kRatio, where + ": cast: ratio");
+      ratios.cast = number_within(cast.at("ratio"), kTimesAsFast, where + ": cast: ratio");
       ratios.cast_spread = number_within(cast.at("spread"), kSpread, where + ": cast: spread");
     }
     if (const auto& bus = json.at("bus_gb_per_s"); !bus.is_null()) ratios.bus = bus_rates(bus, where);
