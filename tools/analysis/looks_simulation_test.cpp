@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kMostTrunks = 8;
 constexpr double kStudyMargin = 0.0073;  // 0.25% of a loss of 2.9
-/// Deviates floor of the committed studies, over the spread of their recipes' trunks.
+/// Noise floor of the committed studies, over the spread of their recipes' trunks.
 constexpr double kFloorOfSpread = 1.0 / 7;
 constexpr int kPrinted = 3000, kTested = 250, kFewer = 100;
 
