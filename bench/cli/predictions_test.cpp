@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "bench/cli/cli.h"
 #include "kernels/base/errors.h"
@@ -42,6 +43,23 @@ TEST_CASE("predict_grid: speed-ups are over BF16 in the same setting, with an in
 TEST_CASE("predict_grid: without BF16 in the grid there is no speed-up", "[cli][predictions]") {
   const auto grid = grid_of(command_of({"tensorwise"}));
   CHECK_FALSE(predict_grid(grid, CostModel(find_machine("h200"))).front().over_bf16);
+}
+
+TEST_CASE("predict_grid: FP8 rows of experts are part of the recipe that is compared with BF16",
+          "[cli][predictions]") {
+  std::vector<Plan> grid;
+  for (const auto& [recipe, dispatch] : {std::pair("bf16", "bf16"), {"blockwise", "fp8"}}) {
+    SweepCommand command = command_of({recipe}, "8");
+    command.axes["model"] = {"qwen3-30b-a3b"};
+    command.axes["ep"] = {"8"};
+    command.axes["exchange"] = {"slots"};
+    command.axes["dispatch"] = {dispatch};
+    grid.push_back(grid_of(command).front());
+  }
+  const auto predictions = predict_grid(grid, CostModel(find_machine("h200")));
+  REQUIRE(predictions.size() == 2);
+  REQUIRE(predictions[1].step);
+  CHECK(predictions[1].over_bf16);
 }
 
 TEST_CASE("predict_grid: emulated formats have memory and no speed", "[cli][predictions]") {

@@ -7,6 +7,7 @@
 
 #include "bench/cli/cli.h"
 #include "bench/predict/predict.h"
+#include "bench/predict/published_setting.h"
 #include "kernels/testing/catch.h"
 
 using namespace precbench;
@@ -82,6 +83,30 @@ TEST_CASE("crusoe.toml: the 70B grid has the published GPU counts and fits a B20
   for (const Plan& plan : grid) gpus.insert(plan.ranks);
   CHECK(gpus == std::set<int>{32, 1504, 1856});
   CHECK(largest_peak(grid) < kB200);
+}
+
+TEST_CASE("crusoe.toml: the setting is that of the published points beside predictions", "[sweep-file]") {
+  const auto grid = grid_of_file("crusoe.toml");
+  int compared = 0;
+  for (const PublishedPoint& point : read_points(PRECBENCH_SOURCE_DIR "/results/published/points.json")) {
+    if (!point.id.starts_with("crusoe-2509")) continue;
+    const PublishedSetting published = published_setting(point);
+    for (const Plan& plan : grid) {
+      const Case& c = plan.fields;
+      if (plan.ranks != *point.gpus || c.recipe != published.c.recipe) continue;
+      INFO(point.id);
+      CHECK(published_machine(point).name == "b200");
+      CHECK(parameter_count(plan.model) == parameter_count(published.model));
+      CHECK(c.context == published.layout.context);
+      for (const auto member : {&Case::seq, &Case::batch, &Case::accumulation, &Case::shard_group})
+        CHECK(c.*member == published.c.*member);
+      for (const auto member :
+           {&Case::parallel, &Case::gather, &Case::recompute, &Case::master, &Case::moments})
+        CHECK(c.*member == published.c.*member);
+      ++compared;
+    }
+  }
+  CHECK(compared == 2);
 }
 
 TEST_CASE("torchao-moe.toml and fp8-flow-moe.toml: the predicted fits are the published ones",
