@@ -12,6 +12,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
 #include "bench/predict/own_prediction.h"
@@ -56,15 +57,17 @@ void print_counts(const Counts& reasons) {
 }
 
 void print_groups(const std::vector<GroupResult>& results) {
-  Table table =
-      table_of("group", {"points", "median error", "floor", "worst", "inside 80% interval", "half-width"});
+  Table table = table_of("group", {"points", "median error", "floor", "worst", "mean signed error",
+                                   "inside 80% interval", "half-width"});
   for (const GroupResult& r : results) {
     if (r.points == 0) continue;
-    const bool ratio = is_ratio(r.group);
+    const bool ratio = is_ratio(r.group), good = std::string_view(r.interval_verdict()) == "good";
     table.rows.push_back({name_of(r.group), std::to_string(r.points), relative_text(r.median, ratio),
                           relative_text(floor_of(r.group), ratio) + (r.met() ? "" : " missed"),
                           relative_text(r.worst, ratio),
-                          fmt::format("{} ({:.0f}%)", r.covered, 100.0 * r.covered / r.points),
+                          fmt::format("{}{}", r.bias < 0 ? "-" : "+", relative_text(std::abs(r.bias), ratio)),
+                          fmt::format("{} ({:.0f}%){}{}", r.covered, 100.0 * r.covered / r.points,
+                                      good ? "" : " ", good ? "" : r.interval_verdict()),
                           fmt::format("{:.0f}%{}", 100 * r.half_width, r.narrow() ? "" : " missed")});
   }
   print_table(table);

@@ -130,6 +130,7 @@ PublishedPoint point_from_json(const nlohmann::json& json, const std::string& wh
                                            {"tflops_per_gpu", kTflops, &p.tflops_per_gpu},
                                            {"step_s", kSeconds, &p.step_s},
                                            {"speedup_over_bf16", kRatio, &p.speedup_over_bf16},
+                                           {"scaling_ratio", kRatio, &p.scaling_ratio},
                                            {"peak_gb", kGigabytes, &p.peak_gb}})
     reader.read(key, range, *number);
   reader.read("hsdp", p.hsdp);
@@ -269,6 +270,8 @@ std::vector<PublishedPoint> points_from_json(const nlohmann::json& json, const s
   for (const PublishedPoint& p : points) {
     check_partner(points, p, "speedup_over_id", p.speedup_over_id, where);
     check_partner(points, p, "scaling_from_id", p.scaling_from_id, where);
+    if (p.scaling_ratio && p.scaling_from_id.empty())
+      throw InvalidInput(fmt::format("{}: {}: scaling_ratio needs scaling_from_id", where, p.id));
   }
   return points;
 }

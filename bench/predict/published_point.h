@@ -37,6 +37,8 @@ struct PublishedPoint {
   std::optional<std::int64_t> micro_batch, global_batch, seq;
   std::optional<double> tokens_per_s_per_gpu, tflops_per_gpu, step_s, speedup_over_bf16;
   std::optional<double> peak_gb;  ///< memory of a GPU, 10^9 bytes
+  /// Tokens/s per GPU over those of scaling_from_id, from sources that state no tokens/s.
+  std::optional<double> scaling_ratio;
   std::vector<JudgedAs> judged_as;
   std::string speedup_over_id, scaling_from_id;
 

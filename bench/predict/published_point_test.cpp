@@ -35,6 +35,8 @@ TEST_CASE("points_from_json: refuses inconsistent points by id", "[published]") 
           std::pair(R"({"tflops_per_gpu": 700})", "14451 tokens/s per GPU are 744 TFLOP/s, not 700"),
           std::pair(R"({"speedup_over_id": "b"})", "a: speedup_over_id: no point \"b\""),
           std::pair(R"({"scaling_from_id": "b"})", "a: scaling_from_id: no point \"b\""),
+          std::pair(R"({"scaling_ratio": 0.95})", "a: scaling_ratio needs scaling_from_id"),
+          std::pair(R"({"scaling_ratio": 0})", "a: scaling_ratio: 0 is not a number from"),
           std::pair(R"({"note": "x"})", "a: unknown key \"note\""),
           std::pair(R"({"judged_as": ["guess"]})", "judged_as: unknown \"guess\""),
           std::pair(R"({"gpus": "8"})", "a: gpus: \"8\" is not a whole number from 1 to 1048576"),

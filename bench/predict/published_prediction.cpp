@@ -18,9 +18,11 @@ struct Floor {
   const char* name;
   double median;
 };
-constexpr Floor kFloors[kErrorGroups] = {
-    {"native, Hopper", 0.05}, {"native, Blackwell", 0.15}, {"native, Ada", 0.20}, {"stack", 0.12},
-    {"all absolute", 0.10},   {"speed-up", 0.05},          {"scaling", 0.025}};
+constexpr Floor kFloors[kErrorGroups] = {{"native, Hopper", 0.05},   {"native, Blackwell", 0.15},
+                                         {"native, Ada", 0.20},      {"stack", 0.12},
+                                         {"all absolute", 0.10},     {"speed-up", 0.05},
+                                         {"speed-up, Hopper", 0.05}, {"speed-up, Blackwell", 0.05},
+                                         {"speed-up, Ada", 0.05},    {"scaling", 0.025}};
 
 std::string architecture_of(int capability) {
   switch (capability / 10) {
@@ -69,9 +71,11 @@ Judgement judged_ratio(const PublishedPoint& point, JudgedAs as, double publishe
                        const PointPrediction& over) {
   Judgement j{point.id, as, architecture_of(published_machine(point).capability), published, 0, 0, 0};
   j.predicted = of.tokens_per_s_per_gpu / over.tokens_per_s_per_gpu;
-  const double error = speedup_log_error(*of.step, *over.step);
-  j.low = j.predicted * std::exp(-kWidening * kInterval80 * error);
-  j.high = j.predicted * std::exp(kWidening * kInterval80 * error);
+  const bool two_factors = as == JudgedAs::speedup && is_stack(point);
+  const double error =
+      std::hypot(speedup_log_error(*of.step, *over.step), two_factors ? kPytorchSpeedupSpread : 0);
+  j.low = j.predicted * std::exp(-kInterval80 * error);
+  j.high = j.predicted * std::exp(kInterval80 * error);
   return j;
 }
 
@@ -89,6 +93,12 @@ bool belongs(const Judgement& j, ErrorGroup group) {
       return j.as == JudgedAs::absolute_native || j.as == JudgedAs::absolute_stack;
     case ErrorGroup::speedup:
       return j.as == JudgedAs::speedup;
+    case ErrorGroup::hopper_speedup:
+      return j.as == JudgedAs::speedup && j.architecture == "Hopper";
+    case ErrorGroup::blackwell_speedup:
+      return j.as == JudgedAs::speedup && j.architecture == "Blackwell";
+    case ErrorGroup::ada_speedup:
+      return j.as == JudgedAs::speedup && j.architecture == "Ada";
     case ErrorGroup::scaling:
       return j.as == JudgedAs::scaling;
   }
@@ -113,8 +123,15 @@ double rounded(double value, int digits) {
 const char* name_of(ErrorGroup group) { return kFloors[static_cast<int>(group)].name; }
 double floor_of(ErrorGroup group) { return kFloors[static_cast<int>(group)].median; }
 
-double Judgement::error() const {
-  return is_ratio(as) ? std::abs(predicted - published) : std::abs(predicted / published - 1);
+double Judgement::signed_error() const {
+  return is_ratio(as) ? predicted - published : predicted / published - 1;
+}
+
+double Judgement::error() const { return std::abs(signed_error()); }
+
+const char* GroupResult::interval_verdict() const {
+  const double share = points == 0 ? kLeastCoverage : static_cast<double>(covered) / points;
+  return share < kLeastCoverage ? "too narrow" : share > kMostCoverage ? "too wide" : "good";
 }
 
 PointPrediction predict_point(const PublishedPoint& point) {
@@ -184,10 +201,12 @@ std::vector<Judgement> judge(const std::vector<PublishedPoint>& points,
       }
       const PublishedPoint* other = find_point(points, partner);
       const auto over = by_id.find(partner);
-      if (!other || over == by_id.end() || !point.tokens_per_s_per_gpu || !other->tokens_per_s_per_gpu)
-        continue;
-      judgements.push_back(judged_ratio(point, as, *point.tokens_per_s_per_gpu / *other->tokens_per_s_per_gpu,
-                                        p, *over->second));
+      if (!other || over == by_id.end()) continue;
+      if (as == JudgedAs::scaling && point.scaling_ratio)
+        judgements.push_back(judged_ratio(point, as, *point.scaling_ratio, p, *over->second));
+      else if (point.tokens_per_s_per_gpu && other->tokens_per_s_per_gpu)
+        judgements.push_back(judged_ratio(
+            point, as, *point.tokens_per_s_per_gpu / *other->tokens_per_s_per_gpu, p, *over->second));
     }
   }
   return judgements;
@@ -201,10 +220,12 @@ std::vector<GroupResult> group_results(const std::vector<Judgement>& judgements)
     for (const Judgement& j : judgements) {
       if (!belongs(j, result.group)) continue;
       errors.push_back(j.error());
+      result.bias += j.signed_error();
       widths.push_back((j.high - j.low) / 2 / j.predicted);
       result.covered += j.covered();
     }
     result.points = static_cast<int>(errors.size());
+    if (!errors.empty()) result.bias /= static_cast<double>(errors.size());
     result.worst = errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end());
     result.median = median_of(std::move(errors));
     result.half_width = median_of(std::move(widths));
@@ -261,7 +282,9 @@ nlohmann::ordered_json groups_json(const std::vector<Judgement>& judgements) {
                               {"floor", floor_of(r.group)},
                               {"met", r.met()},
                               {"worst_error", rounded(r.worst, 3)},
+                              {"mean_signed_error", std::round(r.bias * 1e3) / 1e3},
                               {"covered", r.covered},
+                              {"intervals", r.interval_verdict()},
                               {"half_width", rounded(r.half_width, 2)}});
   json["coverage"] = rounded(coverage(judgements), 2);
   return json;

@@ -1,8 +1,10 @@
 // Judging: errors, coverage and floors of hand-made predictions, and what a prediction must do whatever the rates are.
 #include "bench/predict/published_prediction.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/testing/catch.h"
@@ -35,6 +37,9 @@ TEST_CASE("group_results: medians and coverage and floors by group", "[published
   CHECK(result_of(results, ErrorGroup::all_absolute).points == 4);
   CHECK(result_of(results, ErrorGroup::all_absolute).median == Approx(0.07));
   CHECK(result_of(results, ErrorGroup::scaling).median == Approx(0.04));  // a difference of ratios
+  CHECK(hopper.bias == Approx(0.05));
+  CHECK(std::string(hopper.interval_verdict()) == "too narrow");
+  CHECK(std::string(result_of(results, ErrorGroup::scaling).interval_verdict()) == "too wide");
   CHECK_FALSE(result_of(results, ErrorGroup::scaling).met());
   CHECK(coverage(judgements) == Approx(3.0 / 5));
   CHECK(result_of(results, ErrorGroup::ada_native).points == 0);
@@ -44,6 +49,22 @@ TEST_CASE("group_results: medians and coverage and floors by group", "[published
   CHECK_FALSE(
       result_of(group_results({absolute("Hopper", 100, 101, 1.2)}), ErrorGroup::hopper_native).narrow());
   CHECK(result_of(group_results({absolute("Ada", 100, 101, 1.2)}), ErrorGroup::ada_native).narrow());
+}
+
+TEST_CASE("group_results: speed-ups are judged by architecture too", "[published]") {
+  const auto speedup = [](const char* architecture, double predicted) {
+    return Judgement{"x", JudgedAs::speedup, architecture, 1.2, predicted, 1.1, 1.3};
+  };
+  // Eleven exact points of one architecture hide four of another in the common median.
+  std::vector<Judgement> judgements(11, speedup("Blackwell", 1.2));
+  judgements.insert(judgements.end(), 4, speedup("Hopper", 1.1));
+  const std::vector<GroupResult> results = group_results(judgements);
+  CHECK(result_of(results, ErrorGroup::speedup).met());
+  CHECK_FALSE(result_of(results, ErrorGroup::hopper_speedup).met());
+  CHECK(result_of(results, ErrorGroup::hopper_speedup).points == 4);
+  CHECK(result_of(results, ErrorGroup::hopper_speedup).bias == Approx(-0.1));
+  CHECK(result_of(results, ErrorGroup::blackwell_speedup).median == 0);
+  CHECK(result_of(results, ErrorGroup::ada_speedup).points == 0);
 }
 
 PublishedPoint some_point(const std::string& gpu, std::int64_t gpus) {
@@ -142,6 +163,41 @@ TEST_CASE("judge: ratios compare two predictions of one source", "[published]") 
   CHECK(judgements[1].predicted > 0.8);
   const nlohmann::ordered_json line = prediction_json(more, predict_points(points)[1], judgements);
   CHECK(line["judged"][0]["as"] == "scaling");
+}
+
+TEST_CASE("judge: a scaling ratio that the source states needs no tokens/s", "[published]") {
+  PublishedPoint base = some_point("h200", 8), more = some_point("h200", 64);
+  base.tokens_per_s_per_gpu = more.tokens_per_s_per_gpu = std::nullopt;
+  more.judged_as = {JudgedAs::scaling};
+  more.scaling_from_id = base.id;
+  const std::vector<PublishedPoint> without = {base, more};
+  CHECK(judge(without, predict_points(without)).empty());
+  more.scaling_ratio = 0.93;
+  const std::vector<PublishedPoint> points = {base, more};
+  const std::vector<Judgement> judgements = judge(points, predict_points(points));
+  REQUIRE(judgements.size() == 1);
+  CHECK(judgements[0].published == 0.93);
+}
+
+TEST_CASE("judge: ratios of one source are not widened, and stacks' speed-ups have their factors' spread",
+          "[published]") {
+  PublishedPoint bf16 = some_point("h200", 8), fp8 = bf16;
+  fp8.id = "fp8";
+  fp8.precision = "tensorwise";
+  fp8.judged_as = {JudgedAs::speedup};
+  fp8.speedup_over_id = bf16.id;
+  const auto log_width = [&](const char* framework) {
+    bf16.framework = fp8.framework = framework;
+    const std::vector<PublishedPoint> points = {bf16, fp8};
+    const std::vector<PointPrediction> predictions = predict_points(points);
+    const Judgement j = judge(points, predictions).back();
+    const double error = speedup_log_error(*predictions[1].step, *predictions[0].step);
+    return std::pair(std::log(j.high / j.predicted) / kInterval80, error);
+  };
+  const auto [native, own] = log_width("megatron");
+  CHECK(native == Approx(own));
+  const auto [stack, same] = log_width("torchtitan");
+  CHECK(stack == Approx(std::hypot(same, kPytorchSpeedupSpread)));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import check_losses
+import prediction_tables
 import profile_table
 from check_links import anchors, fault
 from readme_tables import ROOT, filled
@@ -22,6 +23,41 @@ def faults_of(page, text):
     wrong = []
     filled(page, text, set(), wrong)
     return wrong
+
+
+class Predictions(unittest.TestCase):
+    def test_few_sources_are_less_certain_than_many(self):
+        # The same ten points, eight of them covered: ten sources of one, or two sources of which one is never covered.
+        many = prediction_tables.cluster_interval([[i < 8] for i in range(10)])
+        few = prediction_tables.cluster_interval([[True] * 8, [False] * 2])
+        self.assertEqual(few, (0.0, 1.0))
+        self.assertGreater(many[0], 0.4)
+        self.assertLessEqual(many[1], 1.0)
+        self.assertEqual(prediction_tables.cluster_interval([[True], [True, True]]), (1.0, 1.0))
+        self.assertEqual(many, prediction_tables.cluster_interval([[i < 8] for i in range(10)]))
+
+    def test_signed_errors_are_relative_or_differences(self):
+        self.assertAlmostEqual(prediction_tables.signed_error({"as": "absolute_stack", "published": 100, "predicted": 90}), -0.1)
+        self.assertAlmostEqual(prediction_tables.signed_error({"as": "speedup", "published": 1.2, "predicted": 1.3}), 0.1)
+
+    def test_every_judged_value_is_counted_once(self):
+        judged = prediction_tables.judged()
+        for table in prediction_tables.predicted_machines(), prediction_tables.predicted_clusters():
+            rows = [line.split(" | ") for line in table.splitlines()[2:]]
+            rows = [row for row in rows if not row[0].startswith(("| all", "| not judged"))]
+            column = 2 if "GPU" in table.splitlines()[0] else 1
+            self.assertEqual(sum(int(row[column]) for row in rows), len(judged))
+        shown = {id for id, _ in prediction_tables.shown_dense()}
+        self.assertFalse(shown & {id for id, one in judged if one["as"].startswith("absolute")})
+
+    def test_a_stale_spread_of_the_pytorch_factor_is_found(self):
+        constant = prediction_tables.constant
+        try:
+            prediction_tables.constant = lambda pattern: 0.05 if "Spread" in pattern else constant(pattern)
+            with self.assertRaisesRegex(SystemExit, "kPytorchSpeedupSpread is 0.05, and the records give 0.0663"):
+                prediction_tables.predicted_pytorch_spread()
+        finally:
+            prediction_tables.constant = constant
 
 
 class Tables(unittest.TestCase):

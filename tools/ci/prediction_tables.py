@@ -1,21 +1,31 @@
 """Tables of results/predicted, from its published.jsonl and own.jsonl, for readme_tables.py. .ci/run recomputes both files."""
+import functools
 import json
+import math
+import random
+import re
 import statistics
 
-from page_tables import RESULTS, lines, rate, table
+from page_tables import PYTORCH_MODELS, RESULTS, ROOT, lines, rate, table
 
 RATIOS = "speedup", "scaling"
 NAMES = {"absolute_native": "native", "absolute_stack": "stack", "speedup": "speed-up", "scaling": "scaling"}
 
 
+@functools.cache
+def published_lines():
+    return list(lines("predicted/published.jsonl"))
+
+
 def predictions():
-    return lines("predicted/published.jsonl")[:-1]
+    return published_lines()[:-1]
 
 
 def groups():
-    return {group["group"]: group for group in lines("predicted/published.jsonl")[-1]["groups"]}
+    return {group["group"]: group for group in published_lines()[-1]["groups"]}
 
 
+@functools.cache
 def points():
     return {point["id"]: point for point in json.loads((RESULTS / "published/points.json").read_text())["points"]}
 
@@ -33,6 +43,10 @@ def error(value, ratio):
     return f"{value:.3f}" if ratio else f"{100 * value:.1f}%"
 
 
+def signed(value, ratio):
+    return f"{value:+.3f}" if ratio else f"{100 * value:+.1f}%"
+
+
 def value(number, ratio):
     return f"{number:.3f}x" if ratio else f"{number:,.0f}"
 
@@ -42,12 +56,106 @@ def predicted_groups():
     for name, group in groups().items():
         if not group["points"]:
             continue
-        ratio = name in ("speed-up", "scaling")
+        ratio = name.startswith(("speed-up", "scaling"))
+        good = group["intervals"] == "good"
         rows.append([name, str(group["points"]), error(group["median_error"], ratio), error(group["floor"], ratio),
-                     "yes" if group["met"] else "**no**", error(group["worst_error"], ratio),
-                     f"{100 * group['covered'] / group['points']:.0f}%", f"{100 * group['half_width']:.0f}%"])
-    rows.append(["all judged", str(len(judged())), *"----", f"{100 * lines('predicted/published.jsonl')[-1]['coverage']:.0f}%", "-"])
-    return table(["group", "points", "median error", "floor", "met", "worst", "inside 80% intervals", "half-width"], rows)
+                     "yes" if group["met"] else "**no**", error(group["worst_error"], ratio), signed(group["mean_signed_error"], ratio),
+                     f"{100 * group['covered'] / group['points']:.0f}%" + ("" if good else f", {group['intervals']}"),
+                     f"{100 * group['half_width']:.0f}%"])
+    rows.append(["all judged", str(len(judged())), *"-----", f"{100 * published_lines()[-1]['coverage']:.0f}%", "-"])
+    return table(["group", "points", "median error", "floor", "met", "worst", "mean signed error", "inside 80% intervals", "half-width"], rows)
+
+
+def inside(judgement):
+    return judgement["interval_80"][0] <= judgement["published"] <= judgement["interval_80"][1]
+
+
+def source_of(id):
+    """Returns who published a point: the first part of its id."""
+    return id.split("-")[0]
+
+
+def signed_error(judgement):
+    """Returns a ratio's difference or another value's relative error; positive: predicted faster than published."""
+    predicted, published = judgement["predicted"], judgement["published"]
+    return predicted - published if judgement["as"] in RATIOS else predicted / published - 1
+
+
+def is_dense(point):
+    return not re.search(r"-a\d+b|gpt-oss|deepseek|llama4", point["model"])
+
+
+def shown_dense():
+    """Returns (id, judgement) of dense points whose tokens/s are predicted to fit the memory and are not judged, and have no rule
+    of their own."""
+    found = []
+    for line in predictions():
+        point = points()[line["id"]]
+        if ("tokens_per_s_per_gpu" in line and "published_tokens_per_s_per_gpu" in line and line.get("fits", True) and is_dense(point)
+                and not rule_of(point) and not any(one["as"].startswith("absolute") for one in line.get("judged", []))):
+            found.append((line["id"], {"as": "shown", "published": line["published_tokens_per_s_per_gpu"],
+                                       "predicted": line["tokens_per_s_per_gpu"], "interval_80": line["tokens_per_s_per_gpu_80"]}))
+    return found
+
+
+def predicted_machines():
+    """Signed errors by what is judged and GPU, with dense points that are not judged last."""
+    rows, found = [], {}
+    for id, judgement in judged() + shown_dense():
+        found.setdefault(((*NAMES, "shown").index(judgement["as"]), points()[id]["gpu"]), []).append((id, judgement))
+    for (kind, gpu), own in sorted(found.items()):
+        name, ratio = (*NAMES.values(), "not judged")[kind], (*NAMES, "shown")[kind] in RATIOS
+        errors = [signed_error(one) for _, one in own]
+        rows.append([name, gpu, str(len(own)), str(len({source_of(id) for id, _ in own})), signed(statistics.mean(errors), ratio),
+                     error(statistics.median(map(abs, errors)), ratio), f"{sum(inside(one) for _, one in own)} of {len(own)}",
+                     f"{100 * statistics.median((one['interval_80'][1] - one['interval_80'][0]) / 2 / one['predicted'] for _, one in own):.0f}%"])
+    return table(["judged as", "GPU", "points", "sources", "mean signed error", "median error", "inside 80% intervals", "half-width"], rows)
+
+
+def cluster_interval(by_source, resamples=2000):
+    """Returns the ends of the 90% interval of the share of true values in by_source, lists by source, when whole sources are drawn
+    with replacement. A share of few sources is less certain than its number of points suggests, since errors of one source go
+    together. Always the same draws."""
+    sources, draw, shares = [(sum(found), len(found)) for found in by_source], random.Random(1), []
+    for _ in range(resamples):
+        drawn = draw.choices(sources, k=len(sources))
+        shares.append(sum(count for count, _ in drawn) / sum(all for _, all in drawn))
+    shares.sort()
+    return shares[round(0.05 * (resamples - 1))], shares[round(0.95 * (resamples - 1))]
+
+
+def predicted_clusters():
+    """Coverage by group with sources as clusters."""
+    def of(name, chosen):
+        by_source = {}
+        for id, one in judged():
+            if chosen(one):
+                by_source.setdefault(source_of(id), []).append(inside(one))
+        values = [value for found in by_source.values() for value in found]
+        low, high = cluster_interval(list(by_source.values()))
+        return [name, str(len(values)), str(len(by_source)), f"{100 * statistics.mean(values):.0f}%",
+                f"{100 * low:.0f}% to {100 * high:.0f}%" if len(by_source) > 1 else "one source"]
+
+    rows = []
+    for kind, kind_name in NAMES.items():
+        architectures = [name for name in ("Hopper", "Blackwell", "Ada", "Ampere")
+                         if any(one["as"] == kind and one["architecture"] == name for _, one in judged())]
+        rows += [of(f"{kind_name}, {name}", lambda one: one["as"] == kind and one["architecture"] == name) for name in architectures]
+    rows.append(of("all judged", lambda one: True))
+    return table(["group", "points", "sources", "inside 80% intervals", "90% interval, sources as clusters"], rows)
+
+
+def predicted_sources():
+    rows, found = [], {}
+    for id, one in judged():
+        found.setdefault(source_of(id), []).append(one)
+    for source, own in sorted(found.items(), key=lambda one: (-len(one[1]), one[0])):
+        cells = []
+        for ratios in (False, True):
+            errors = [signed_error(one) for one in own if (one["as"] in RATIOS) == ratios]
+            cells += [str(len(errors)), signed(statistics.mean(errors), ratios)] if errors else ["0", "-"]
+        rows.append([f"`{source}`", *cells, f"{sum(map(inside, own))} of {len(own)}"])
+    return table(["source", "throughputs", "mean signed error", "ratios", "mean signed error of ratios", "inside 80% intervals"], rows)
 
 
 def predicted_blackwell():
@@ -61,10 +169,10 @@ def predicted_blackwell():
             groups[name].append(judgement)
     for name, found in groups.items():
         errors = [one["predicted"] / one["published"] - 1 for one in found]
-        inside = [one for one in found if one["interval_80"][0] <= one["published"] <= one["interval_80"][1]]
+        covered = sum(map(inside, found))
         widths = [(one["interval_80"][1] - one["interval_80"][0]) / 2 / one["predicted"] for one in found]
         rows.append([name, str(len(found)), f"{100 * statistics.mean(errors):+.1f}%", error(statistics.median(one["error"] for one in found), False),
-                     f"{len(inside)} of {len(found)}", f"{100 * statistics.median(widths):.0f}%"])
+                     f"{covered} of {len(found)}", f"{100 * statistics.median(widths):.0f}%"])
     return table(["GPU", "points", "mean signed error", "median error", "inside 80% intervals", "half-width"], rows)
 
 
@@ -198,6 +306,64 @@ def predicted_pytorch():
     return table(["Llama 3.1 8B, 4 x H200, 4096 tokens", "precbench tokens/s", "PyTorch tokens/s", "PyTorch factor"], rows)
 
 
+# Records of dense models beside PyTorch's of the same work, with the file of ours.
+PYTORCH_FOLDERS = {"h100/beside-pytorch": "records", "h100/beside-pytorch-families": "records", "h200/beside-pytorch": "records",
+                   "h200/beside-pytorch-accumulated": "records", "h200/fsdp-two": "records", "h200x4": "scaling",
+                   "h200x4/fsdp-four": "records", "h100x4/fsdp-four": "records"}
+HEADER_FILE = ROOT / "bench/predict/published_prediction.h"
+
+
+def pytorch_pairs():
+    """Returns {work: {recipe: factor}} of dense steps that PyTorch ran too and that take us at least 100 ms; shorter ones are
+    bounded by PyTorch's host. PyTorch's faster setting counts; with several GPUs, FSDP alone."""
+    fields, pairs = ("gpus", "batch", "seq", "accumulation"), {}
+    for folder, name in PYTORCH_FOLDERS.items():
+        ours = {}
+        for record in lines(f"{folder}/{name}.jsonl"):
+            case = record["case"]
+            if record["status"] == "ok" and not case.get("layers") and (case["gpus"] == 1 or case["parallel"] == "fsdp"):
+                ours.setdefault((case["model"], *(case[field] for field in fields), case["recipe"], case["gather"]), record)
+        for line in lines(f"{folder}/pytorch.ndjson"):
+            recipe, _, gathers = line["recipe"].removesuffix("_auto").partition("_")
+            work = (PYTORCH_MODELS.get(line["model"], line["model"]), *(line.get(field, 1) for field in fields))
+            record = ours.get((*work, recipe, "fp8" if gathers else "bf16"))
+            if "error" in line or recipe not in ("bf16", "tensorwise") or not record or record["timing"]["median_ms"] < 100:
+                continue
+            factors = pairs.setdefault((folder, *work), {})
+            factors[recipe] = max(factors.get(recipe, 0), line["tokens_per_s"] / rate(record))
+    return pairs
+
+
+def constant(pattern):
+    """Returns the number that a pattern finds in published_prediction.h."""
+    return float(re.search(pattern, HEADER_FILE.read_text())[1])
+
+
+def predicted_pytorch_spread():
+    """The spread of the PyTorch factor over all steps of ours that PyTorch ran too; checks kPytorchSpeedupSpread."""
+    used = {recipe: constant(rf'{{"{recipe}", ([0-9.]+)}}') for recipe in ("bf16", "tensorwise")}
+    pairs, rows, ratios = pytorch_pairs(), [], []
+    for (folder, model, gpus, batch, seq, accumulation), factors in pairs.items():
+        both = factors["tensorwise"] / factors["bf16"] if len(factors) == 2 else None
+        ratios += [both] if both else []
+        rows.append([f"{gpus} x {folder.split('/')[0].split('x')[0].upper()}", model, f"{batch} x {seq}" + (f", {accumulation} times" if accumulation > 1 else ""),
+                     *(f"{factors[recipe]:.2f}" if recipe in factors else "-" for recipe in used), f"{both:.2f}" if both else "-"])
+
+    def spread(values, center):
+        return math.sqrt(statistics.mean(math.log(one / center) ** 2 for one in values))
+
+    centers = [*used.values(), used["tensorwise"] / used["bf16"]]
+    spreads = [*(spread([factors[recipe] for factors in pairs.values() if recipe in factors], used[recipe]) for recipe in used),
+               spread(ratios, centers[2])]
+    stated = constant(r"kPytorchSpeedupSpread = ([0-9.]+)")
+    if abs(stated - spreads[2]) > 5e-4:
+        raise SystemExit(f"kPytorchSpeedupSpread is {stated}, and the records give {spreads[2]:.4f}")
+    rows.append(["used", "", "", *(f"{center:.2f}" for center in centers)])
+    rows.append(["spread around it", "", "", *(f"{100 * one:.1f}%" for one in spreads)])
+    return table(["GPUs", "model", "batch x seq", "BF16", "tensorwise", "tensorwise over BF16"], rows)
+
+
 TABLES = {"before-measurement": before_measurement, "predicted-own": predicted_own, "predicted-pytorch": predicted_pytorch, "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
-          "predicted-rules": predicted_rules, "predicted-by-rule": predicted_by_rule}
+          "predicted-rules": predicted_rules, "predicted-by-rule": predicted_by_rule, "predicted-machines": predicted_machines,
+          "predicted-clusters": predicted_clusters, "predicted-sources": predicted_sources, "predicted-pytorch-spread": predicted_pytorch_spread}
