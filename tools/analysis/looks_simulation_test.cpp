@@ -21,18 +21,18 @@ using namespace precbench;
 namespace {
 
 constexpr int kMostTrunks = 8;
-constexpr double kMarginNats = 0.0073;  // 0.25% of a loss of 2.9
+constexpr double kStudyMargin = 0.0073;  // 0.25% of a loss of 2.9
 /// Noise floor of the committed studies, over the spread of their recipes' trunks.
 constexpr double kFloorOfSpread = 1.0 / 7;
 constexpr int kPrinted = 3000, kTested = 250, kFewer = 100;
 
-enum class Noise : std::uint8_t { normal, skewed };
-const char* name_of(Noise noise) { return noise == Noise::normal ? "normal" : "skewed"; }
+enum class Deviates : std::uint8_t { normal, skewed };
+const char* name_of(Deviates noise) { return noise == Deviates::normal ? "normal" : "skewed"; }
 
 struct Design {
   int recipes = 1;
   double spread = 0;  ///< standard deviation of a recipe's trunks, in margins
-  Noise noise = Noise::normal;
+  Deviates noise = Deviates::normal;
   double truth = 0;  ///< of every recipe, in margins
 };
 
@@ -46,7 +46,7 @@ class DrawnStudy {
         const double bf16 = draw(random);
         for (ForkEvidence& recipe : recipes_)
           recipe.ages[age].by_trunk[trunk] = {
-              kMarginNats * (design.truth + design.spread * std::sqrt(0.5) * (draw(random) - bf16))};
+              kStudyMargin * (design.truth + design.spread * std::sqrt(0.5) * (draw(random) - bf16))};
       }
   }
 
@@ -58,9 +58,9 @@ class DrawnStudy {
       for (AgeDifferences& age : recipe.ages)
         age.by_trunk.erase(age.by_trunk.upper_bound(trunks), age.by_trunk.end());
     }
-    const std::vector floors(seen.size(), NoiseFloor{kFloorOfSpread * design_.spread * kMarginNats});
+    const std::vector floors(seen.size(), NoiseFloor{kFloorOfSpread * design_.spread * kStudyMargin});
     std::vector<ForkOutcome> outcomes;
-    for (const ForkVerdict& verdict : judge_forks(seen, floors, 3, {}, {.margin = kMarginNats}))
+    for (const ForkVerdict& verdict : judge_forks(seen, floors, 3, {}, {.margin = kStudyMargin}))
       outcomes.push_back(verdict.outcome);
     return outcomes;
   }
@@ -70,7 +70,7 @@ class DrawnStudy {
   double draw(std::mt19937_64& random) {
     constexpr double kSigma = 0.5;
     const double z = normal_(random), variance = std::exp(kSigma * kSigma);
-    return design_.noise == Noise::normal
+    return design_.noise == Deviates::normal
                ? z
                : (std::exp(kSigma * z) - std::sqrt(variance)) / std::sqrt(variance * (variance - 1));
   }
@@ -135,7 +135,7 @@ constexpr std::array<double, 5> kSpreads = {0.12, 0.2, 0.3, 0.5, 1};
 constexpr std::array<double, 2> kWrongTruths = {0.5, 0};
 
 /// Returns the beginning of a row of the README's table.
-std::string head_of(double truth, int recipes, Noise noise) {
+std::string head_of(double truth, int recipes, Deviates noise) {
   return fmt::format("| {} | {} | {} |", truth == 0 ? "worse or better" : "equivalent", recipes, name_of(noise));
 }
 
@@ -143,7 +143,7 @@ template <class Row>
 void for_each_row(const Row& row) {
   for (const double truth : kWrongTruths)
     for (const int recipes : {1, 7})
-      for (const Noise noise : {Noise::normal, Noise::skewed}) row(truth, recipes, noise);
+      for (const Deviates noise : {Deviates::normal, Deviates::skewed}) row(truth, recipes, noise);
 }
 
 }  // namespace
@@ -151,7 +151,7 @@ void for_each_row(const Row& row) {
 TEST_CASE("looks simulation: trunks added until a study is settled keep wrong verdicts at the level", "[looks_simulation]") {
   const double nominal = 5 + 300 * std::sqrt(0.05 * 0.95 / kTested);
   double worst_uncorrected = 0;
-  for_each_row([&](double truth, int recipes, Noise noise) {
+  for_each_row([&](double truth, int recipes, Deviates noise) {
     for (const double spread : {0.3, 1.0}) {
       const Errors errors = simulate({recipes, spread, noise, truth}, kTested, 51, true);
       INFO(head_of(truth, recipes, noise) << spread);
@@ -165,7 +165,7 @@ TEST_CASE("looks simulation: trunks added until a study is settled keep wrong ve
 
 TEST_CASE("looks simulation: the table of the README is right", "[looks_simulation]") {
   const std::string readme = file_text(PRECBENCH_SOURCE_DIR "/bench/study/README.md");
-  for_each_row([&](double truth, int recipes, Noise noise) {
+  for_each_row([&](double truth, int recipes, Deviates noise) {
     const std::string head = head_of(truth, recipes, noise);
     INFO(head);
     const std::size_t begin = readme.find(head);
@@ -186,7 +186,7 @@ TEST_CASE("looks simulation: the table of the README is right", "[looks_simulati
 }
 
 TEST_CASE("looks simulation: prints the table", "[.looks]") {
-  for_each_row([](double truth, int recipes, Noise noise) {
+  for_each_row([](double truth, int recipes, Deviates noise) {
     fmt::print("{}", head_of(truth, recipes, noise));
     for (const double spread : kSpreads) {
       const Errors errors = simulate({recipes, spread, noise, truth}, kPrinted, 53);
