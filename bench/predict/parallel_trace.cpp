@@ -60,7 +60,7 @@ class Rewriter {
     out_.repeats = local.repeats;
     for (const TraceCollective& one : local.collectives) {
       tensor_lane_ = std::max(tensor_lane_, one.lane + 1);
-      if (one.lane != kSharedLane) context_comm_ = one.comm;
+      if (one.lane != kSharedLane) context_comm_ = one.comm;  // the only ones in a lane of their own
     }
   }
 

@@ -171,6 +171,14 @@ std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
     }
     return *deployments[i];
   };
+  std::map<std::string, NoiseFloor>
+      known_floors;  // by reading; two answers of all recipes share that in BF16
+  const auto floor_in = [&](const std::string& reading) {
+    const auto known = known_floors.find(reading);
+    return known != known_floors.end()
+               ? known->second
+               : known_floors.emplace(reading, floor_of(rows, reading, rules)).first->second;
+  };
   // Judges one answer of all recipes together. The noise floor of each is that of BF16's forks as they are read for it.
   const auto judge = [&](std::optional<DeploymentAnswer> Deployment::*answer,
                          const std::function<Deployed(const std::string&)>& deployed) {
@@ -182,7 +190,7 @@ std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
       const Deployed read = deployed(recipes[i]);
       Differences own = differences_of(rows, recipes[i], cells(i), read);
       if (own.evidence.ages.empty()) continue;
-      floors.push_back(floor_of(rows, read.bf16, rules));
+      floors.push_back(floor_in(read.bf16));
       places.push_back(i), texts.push_back(own.text()), evidence.push_back(std::move(own.evidence));
     }
     std::vector<ForkVerdict> verdicts = judge_forks(evidence, floors, controls, missed, rules);
