@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 case ${1:-} in
   "") write=1 ;;
   --check) write= ;;
-  *) sed -n '2,6p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,5p' "$0" >&2; exit 2 ;;
 esac
 
 # Prints further records that a report needs.

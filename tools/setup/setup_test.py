@@ -57,6 +57,18 @@ class Packages(unittest.TestCase):
         self.assertNotIn("python3", self.run_setup()[0])
 
 
+class Help(unittest.TestCase):
+    def test_scripts_print_their_whole_first_comment_and_nothing_else(self):
+        found = 0
+        for script in ROOT.glob("tools/*/*.sh"):
+            lines = script.read_text().splitlines()
+            for last in re.findall(r"sed -n '2,(\d+)p' \"\$0\"", script.read_text()):
+                found += 1
+                code = next(number for number, line in enumerate(lines, 1) if not line.startswith("#"))
+                self.assertEqual(int(last), code - 1, script)
+        self.assertGreaterEqual(found, 5)
+
+
 class Downloads(unittest.TestCase):
     LOCKED = ["python_packages.txt", "cudnn_frontend.txt", "smollm2_weights.txt", "gemma3_weights.txt",
               "qwen-0.5b_weights.txt", "qwen-1.5b_weights.txt"]

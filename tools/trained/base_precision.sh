@@ -20,7 +20,7 @@ die() {
   exit 2
 }
 
-[ $# -ge 1 ] || { sed -n '2,15p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,14p' "$0" >&2; exit 2; }
 out=$1
 shift
 precbench=${PRECBENCH:-$here/../../build/precbench}
@@ -38,7 +38,7 @@ done
 config=${CONFIG:-$here/causes/base.toml}
 data=(--data "$text.$kind" --eval-data "$text.eval.$kind")
 base=$out/base
-# Those of causes/base.toml, unless the caller gives them.
+# Defaults of the sweeps: the values of causes/base.toml.
 words=" $* " defaults=()
 for flag in "--seq 512" "--batch 32" "--eval-tokens 131072"; do
   # shellcheck disable=SC2206  # flag and value are two words
