@@ -81,6 +81,12 @@ def signed_error(judgement):
     return predicted - published if judgement["as"] in RATIOS else predicted / published - 1
 
 
+def half_width(judgement):
+    """Returns half the width of the 80% interval, relative to the predicted value."""
+    low, high = judgement["interval_80"]
+    return (high - low) / 2 / judgement["predicted"]
+
+
 def is_dense(point):
     return not re.search(r"-a\d+b|gpt-oss|deepseek|llama4", point["model"])
 
@@ -108,7 +114,7 @@ def predicted_machines():
         errors = [signed_error(one) for _, one in own]
         rows.append([name, gpu, str(len(own)), str(len({source_of(id) for id, _ in own})), signed(statistics.mean(errors), ratio),
                      error(statistics.median(map(abs, errors)), ratio), f"{sum(inside(one) for _, one in own)} of {len(own)}",
-                     f"{100 * statistics.median((one['interval_80'][1] - one['interval_80'][0]) / 2 / one['predicted'] for _, one in own):.0f}%"])
+                     f"{100 * statistics.median(half_width(one) for _, one in own):.0f}%"])
     return table(["judged as", "GPU", "points", "sources", "mean signed error", "median error", "inside 80% intervals", "half-width"], rows)
 
 
@@ -168,11 +174,9 @@ def predicted_blackwell():
         for name in (point["gpu"].upper(), "all", *(("NVFP4",) if point["precision"] == "nvfp4" else ())):
             groups[name].append(judgement)
     for name, found in groups.items():
-        errors = [one["predicted"] / one["published"] - 1 for one in found]
-        covered = sum(map(inside, found))
-        widths = [(one["interval_80"][1] - one["interval_80"][0]) / 2 / one["predicted"] for one in found]
-        rows.append([name, str(len(found)), f"{100 * statistics.mean(errors):+.1f}%", error(statistics.median(one["error"] for one in found), False),
-                     f"{covered} of {len(found)}", f"{100 * statistics.median(widths):.0f}%"])
+        rows.append([name, str(len(found)), signed(statistics.mean(map(signed_error, found)), False),
+                     error(statistics.median(one["error"] for one in found), False),
+                     f"{sum(map(inside, found))} of {len(found)}", f"{100 * statistics.median(map(half_width, found)):.0f}%"])
     return table(["GPU", "points", "mean signed error", "median error", "inside 80% intervals", "half-width"], rows)
 
 
