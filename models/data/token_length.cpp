@@ -19,12 +19,15 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// Returns the bytes that a token takes in a file of tokens; 0 where it varies, in documents, and where no manifest is
-/// written, in .bin files; null for text.
-std::optional<std::uintmax_t> width_of(const std::string& path) {
-  if (path.ends_with(".u16")) return 2;
-  if (path.ends_with(".u32")) return 4;
-  return is_documents(path) || path.ends_with(".bin") ? std::optional(std::uintmax_t{0}) : std::nullopt;
+bool is_token_file(const std::string& path) {
+  return path.ends_with(".u16") || path.ends_with(".u32") || path.ends_with(".bin");
+}
+
+/// Returns the size in bytes of a raw token file of so many tokens; null for other files, whose size does not tell.
+std::optional<std::uintmax_t> raw_size(const std::string& path, std::uintmax_t tokens) {
+  if (path.ends_with(".u16")) return 2 * tokens;
+  if (path.ends_with(".u32")) return 4 * tokens;
+  return std::nullopt;
 }
 
 /// Returns "docs.json" of "docs.u16" and of "docs.eval.u16".
@@ -36,16 +39,16 @@ fs::path manifest_of(const fs::path& file) {
   return manifest;
 }
 
-/// Returns the file's bytes per token by its part of the manifest; null if that part describes another file.
-std::optional<double> ratio_in(const json& part, const fs::path& file, std::uintmax_t width) {
+/// Returns the file's bytes per token according to its part of the manifest; null if that part describes another file.
+std::optional<double> ratio_in(const json& part, const fs::path& file) {
   if (!part.is_object() || part.value("file", json()) != file.filename().string()) return std::nullopt;
   const json bytes = part.value("bytes", json()), tokens = part.value("tokens", json());
-  if (!bytes.is_number_unsigned() || !tokens.is_number_unsigned()) return std::nullopt;
-  const auto number = tokens.get<std::uintmax_t>();
+  if (!bytes.is_number_unsigned() || !tokens.is_number_unsigned() || bytes == 0 || tokens == 0)
+    return std::nullopt;
   std::error_code error;
-  if (number == 0 || bytes.get<std::uintmax_t>() == 0) return std::nullopt;
-  if (width > 0 && fs::file_size(file, error) != number * width) return std::nullopt;
-  return bytes.get<double>() / static_cast<double>(number);
+  const auto size = raw_size(file.string(), tokens.get<std::uintmax_t>());
+  if (size && fs::file_size(file, error) != *size) return std::nullopt;
+  return bytes.get<double>() / tokens.get<double>();
 }
 
 }  // namespace
@@ -55,20 +58,21 @@ std::optional<double> bytes_per_token(const DataOptions& options) {
   if (path.empty()) return std::nullopt;
   std::error_code error;
   if (fs::is_directory(path, error)) {
+    // .jsonl is text here: a folder has no documents.
     const std::vector<std::string> files = find_files(path, options.glob.empty() ? "*" : options.glob).paths;
-    const auto is_text = [](const std::string& file) { return is_documents(file) || !width_of(file); };
-    return !files.empty() && std::all_of(files.begin(), files.end(), is_text) ? std::optional(1.0) : std::nullopt;
+    const bool text = !files.empty() && std::none_of(files.begin(), files.end(), is_token_file);
+    return text ? std::optional(1.0) : std::nullopt;
   }
-  const auto width = width_of(path);
-  if (!width) return 1.0;
+  if (!is_token_file(path) && !is_documents(path)) return 1.0;
   const fs::path manifest = manifest_of(path);
   if (!fs::is_regular_file(manifest, error)) return std::nullopt;
   try {
-    const json parts = parse_untrusted<json>(read_regular_file(manifest.string(), kDescriptionLimits.bytes), kDescriptionLimits);
+    const std::string text = read_regular_file(manifest.string(), kDescriptionLimits.bytes);
+    const json parts = parse_untrusted<json>(text, kDescriptionLimits);
     if (!parts.is_object()) return std::nullopt;
     for (const char* name : {"training", "held_out"})
-      if (const auto ratio = ratio_in(parts.value(name, json()), path, *width)) return ratio;
-  } catch (const InvalidInput&) {  // no manifest of ours
+      if (const auto ratio = ratio_in(parts.value(name, json()), path)) return ratio;
+  } catch (const InvalidInput&) {  // not a manifest of tools/data
   }
   return std::nullopt;
 }

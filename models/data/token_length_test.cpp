@@ -28,10 +28,12 @@ constexpr const char* kManifest = R"({"tokenizer": "t", "vocab": 300, "separator
 TEST_CASE("bytes_per_token: a text's tokens are its bytes, in a folder as well", "[data]") {
   const TempDirectory directory;
   CHECK(length_of(directory.write("text.txt", "some text")) == 1.0);
-  CHECK(length_of((directory.path()).string()) == 1.0);
+  CHECK(length_of(directory.path().string()) == 1.0);
+  directory.write("talk.jsonl", "{}");
+  CHECK(length_of(directory.path().string()) == 1.0);
   CHECK_FALSE(length_of(""));  // synthetic
   directory.write("a.u16", std::string(8, '\0'));
-  CHECK_FALSE(length_of((directory.path()).string()));
+  CHECK_FALSE(length_of(directory.path().string()));
   CHECK(length_of(directory.path().string(), "*.txt") == 1.0);
 }
 
