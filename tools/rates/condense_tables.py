@@ -13,6 +13,7 @@ kernel there, are slower and do not count. The spread among the other stacks is 
 import argparse
 import collections
 import csv
+import itertools
 import json
 import math
 import pathlib
@@ -149,18 +150,10 @@ class Comparison:
         """Returns the ratios at the places of the axes, the last axis fastest. Places without shapes take the nearest one's."""
         known = averages(self.log_ratios, axes)
         ratios = []
-        for place in places(axes):
+        for place in itertools.product(*axes.values()):
             near = min(known, key=lambda other: (sum((a - b)**2 for a, b in zip(place, other)), other))
             ratios.append(rounded(math.exp(known[near])))
         return ratios
-
-
-def places(axes):
-    """Returns all combinations of the axes' exponents."""
-    result = [()]
-    for axis in axes.values():
-        result = [place + (exponent,) for place in result for exponent in axis]
-    return result
 
 
 def averages(values, axes):
@@ -192,32 +185,31 @@ def rounded(value):
     return float(f"{value:.{DIGITS}g}")
 
 
-def by_stack(files, key_of, which):
-    """Returns {format: {stack: {shape: ms}}}. `which`: 2 for the H200, 3 for the GPU."""
-    result = collections.defaultdict(dict)
-    for entry in files:
-        for (kind, shape), latency in latencies(entry[which], key_of).items():
-            result[kind].setdefault(entry[0], {})[shape] = latency
-    return result
+def by_stack(files, key_of):
+    """Returns {format: {stack: {shape: ms}}} on the H200 and on the GPU."""
+    sides = collections.defaultdict(dict), collections.defaultdict(dict)
+    for stack, _, *paths in files:
+        for side, path in zip(sides, paths):
+            for (kind, shape), latency in latencies(path, key_of).items():
+                side[kind].setdefault(stack, {})[shape] = latency
+    return sides
 
 
-def stated(files):
-    return [f"{stack} {version}" for stack, version, _, _ in files]
+def compared(files, comparison, axes):
+    """Returns the stacks, the number of shapes, and the spread and ratios at the places of the axes; None without shapes."""
+    if not comparison.log_ratios:
+        return None
+    return {"stacks": [f"{stack} {version}" for stack, version, _, _ in files], "shapes": len(comparison.log_ratios),
+            "spread": rounded(comparison.spread(axes)), **axes, "ratios": comparison.grid(axes)}
 
 
 def gemm_ratios(tables, gpu):
     files = tables.common(gpu, "gemm", "gemm_perf")
-    reference, own = (with_plain_fp8(by_stack(files, gemm_key, side)) for side in (2, 3))
+    reference, own = map(with_plain_fp8, by_stack(files, gemm_key))
     result = []
     for name, (format_, over) in FORMATS.items():
-        if not own.get(format_) or not reference.get(over):
-            continue
-        comparison = Comparison(reference[over], own[format_])
-        if not comparison.log_ratios:
-            continue
-        result.append({"format": name, "over": next(own for own, pair in FORMATS.items() if pair == (over, over)),
-                       "stacks": stated(files), "shapes": len(comparison.log_ratios),
-                       "spread": rounded(comparison.spread(GEMM_AXES)), **GEMM_AXES, "ratios": comparison.grid(GEMM_AXES)})
+        if found := compared(files, Comparison(reference.get(over, {}), own.get(format_, {})), GEMM_AXES):
+            result.append({"format": name, "over": next(plain for plain, pair in FORMATS.items() if pair == (over, over)), **found})
     return result
 
 
@@ -237,30 +229,20 @@ def with_plain_fp8(times):
 
 def attention_ratios(tables, gpu):
     files = tables.common(gpu, "attention", "context_attention_perf")
-    reference, own = (by_stack(files, attention_key, side) for side in (2, 3))
+    reference, own = by_stack(files, attention_key)
     result = []
     for width in HEAD_WIDTHS:
-        if not own.get(width) or not reference.get(width):
-            continue
-        comparison = Comparison(reference[width], own[width])
-        result.append({"head_dim": width, "stacks": stated(files), "shapes": len(comparison.log_ratios),
-                       "spread": rounded(comparison.spread(ATTENTION_AXES)), **ATTENTION_AXES,
-                       "ratios": comparison.grid(ATTENTION_AXES)})
+        if found := compared(files, Comparison(reference[width], own[width]), ATTENTION_AXES):
+            result.append({"head_dim": width, **found})
     return result
 
 
 def cast_ratio(tables, gpu):
-    """Returns the ratio of casts from BF16 to FP8 with one known scale, of which memory bandwidth is the bound."""
+    """Returns the ratio of casts from BF16 to FP8 with one known scale, which are bound by memory bandwidth; None without tables."""
     files = tables.common(gpu, "quantize", "scale_matrix_perf")
-    reference, own = (by_stack(files, quantize_key, side)["fp8"] for side in (2, 3))
-    comparison = Comparison(reference, own)
-    logs = list(comparison.log_ratios.values())
-    if not logs:
-        return None
-    deviations = [sum(shapes.values()) / len(shapes) for shapes in comparison.deviations.values() if shapes]
-    spread = math.sqrt(sum(value * value for value in deviations) / len(deviations))
-    return {"stacks": stated(files), "shapes": len(logs), "spread": rounded(spread),
-            "ratio": rounded(math.exp(sum(logs) / len(logs)))}
+    reference, own = by_stack(files, quantize_key)
+    found = compared(files, Comparison(reference["fp8"], own["fp8"]), {})  # no axes: one place, which has all shapes
+    return found and {**{key: found[key] for key in ("stacks", "shapes", "spread")}, "ratio": found["ratios"][0]}
 
 
 def bus_rates(tables, gpu):

@@ -96,6 +96,15 @@ class Condensed(unittest.TestCase):
         shutil.rmtree(self.root / "package/systems/data/h200_sxm/gemm/untuned")
         self.assertEqual(self.content()["gemm"][0]["stacks"], ["cublas 1.0", "triton 1.0"])
 
+    def test_kinds_that_one_side_lacks_are_left_out(self):
+        for kind in "attention", "quantize":
+            shutil.rmtree(self.root / "package/systems/data/gb200" / kind)
+        content = self.content()
+        self.assertEqual((content["attention"], content["cast"]), ([], None))
+        self.assertIn("nvfp4", [gemm["format"] for gemm in content["gemm"]])
+        shutil.rmtree(self.root / "package/systems/data/h200_sxm/gemm")
+        self.assertEqual(self.content()["gemm"], [])
+
     def test_writes_a_file_for_every_gpu_with_tables(self):
         out = self.root / "out"
         errors = io.StringIO()
