@@ -1,6 +1,4 @@
 // Tests the scripts of a GPU runner with stand-ins for the programs that they call: ci-gpu.sh and gpu_tests.py.
-#include <fmt/format.h>
-
 #include <filesystem>
 
 #include "kernels/testing/catch.h"
@@ -9,9 +7,9 @@
 #include "kernels/testing/text_checks.h"
 
 using namespace precbench;
+namespace fs = std::filesystem;
 
 TEST_CASE("ci-gpu.sh: exits with 1 if tests fail however many", "[check]") {
-  namespace fs = std::filesystem;
   const TempDirectory directory;
   const auto program = [&](const std::string& name, const std::string& text) {
     fs::permissions(directory.write(name, "#!/bin/sh\n" + text + "\n"), fs::perms::owner_all);
@@ -32,7 +30,6 @@ TEST_CASE("ci-gpu.sh: exits with 1 if tests fail however many", "[check]") {
 
 TEST_CASE("gpu_tests.py: repeats tests that lacked memory alone, and gives tests of several GPUs all of them",
           "[check]") {
-  namespace fs = std::filesystem;
   const TempDirectory directory;
   const std::string log = directory / "log", script = PRECBENCH_SOURCE_DIR "/tools/ci/gpu_tests.py";
   // "crowded" lacks memory until it runs again; "ranks, both" is a test of several GPUs.
