@@ -42,7 +42,7 @@ SteadyAge find_steady_age(const std::vector<std::vector<double>>& losses,
                           const std::vector<std::int64_t>& candidates, double level) {
   for (const std::vector<double>& loss : losses)
     for (const double value : loss)
-      if (!std::isfinite(value)) throw InvalidInput("a trunk's loss is not finite: it is steady from no step on");
+      if (!std::isfinite(value)) throw InvalidInput("a trunk's loss is not finite, so it is never steady");
   SteadyAge found{candidates.back(), false, {}};
   for (const std::int64_t age : candidates) {
     if (age == candidates.back()) break;
@@ -61,8 +61,8 @@ std::string describe(const SteadyAge& found, std::int64_t last) {
     return fmt::format("BF16's loss is steady from step {} on: it moves by {} until step {}", found.age,
                        change, last);
   return fmt::format(
-      "BF16's loss is still moving at the last saved step: by {} over the last half of {} steps. Forks begin after {}; a longer "
-      "re-warming ([rewarm] most) may be steady",
+      "BF16's loss is still moving at the last saved step: by {} over the last half of {} steps. Forks begin after {}; "
+      "a longer re-warming ([rewarm] most) may be steady",
       change, last, last);
 }
 

@@ -181,9 +181,8 @@ struct RowNotes {
   std::map<Rerun, std::size_t> reruns;          ///< number of rows to be replaced
   std::map<std::string, std::string> machines;  ///< by id, of rows that were made on another machine
   std::map<std::string, std::size_t> hosts;     ///< number of rows that count although made on another host
-  std::map<std::string, std::size_t>
-      commits;              ///< of those that count although another build may have made them
-  std::string commit_here;  ///< of this build, if there are any of another one
+  std::map<std::string, std::size_t> commits;   ///< number of rows that count although of another build
+  std::string commit_here;                      ///< this build's, if there are rows of another one
 };
 
 /// Prints the notes, a line for each kind. `rows`: those that count.

@@ -91,7 +91,7 @@ Section deployment_section(const ReportInput& input) {
         if (with_bytes) row.push_back(interval_or_dash(answer->per_byte));
         row.push_back(percent_text(answer->share));
         row.push_back(answer->text ? fmt::format("+-{:.5f}", *answer->text) : "-");
-        // Nothing is equivalent without the age at which it is.
+        // A verdict of equivalence holds at one age of the model, so the cell names it.
         const ForkOutcome outcome = answer->verdict.outcome;
         row.push_back(name_of(outcome) + (outcome == ForkOutcome::equivalent ? " " + age_words(card) : ""));
         table.rows.push_back(std::move(row));
