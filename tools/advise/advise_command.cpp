@@ -52,11 +52,6 @@ OwnStudies own_studies(const RecordSet& set) {
   return own;
 }
 
-/// Returns the parameters that a token passes through.
-double active_parameters(const Record& counts) {
-  return counts.params ? static_cast<double>(counts.params->active) : parameters_of(counts).value_or(0);
-}
-
 }  // namespace
 
 int advise(const AdviseOptions& options, const AdviseHost& host) {
@@ -82,7 +77,7 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
   OwnStudies own = own_studies(measured);
   const LossPrices prices(committed_law(), std::move(own.evidence), committed_evidence(),
                           std::move(own.diverged));
-  const PlannedRun run{active_parameters(speeds.bf16_counts), options.tokens,
+  const PlannedRun run{active_parameters_of(speeds.bf16_counts).value_or(0), options.tokens,
                        options.serve == name_of(Serving::recipe) ? Serving::recipe : Serving::bf16};
   const Advice advice = make_advice(speeds, prices, run, slope, options.price);
   const std::string text =

@@ -68,6 +68,10 @@ std::optional<double> parameters_of(const Record& record) {
   return parameters && *parameters > 0 ? parameters : std::nullopt;
 }
 
+std::optional<double> active_parameters_of(const Record& record) {
+  return record.params ? std::optional(static_cast<double>(record.params->active)) : parameters_of(record);
+}
+
 std::optional<double> tokens_per_parameter(const Record& run, double steps, double before) {
   const std::optional<double> parameters = parameters_of(run);
   if (!parameters || !run.training || !run.training->tokens_per_step) return std::nullopt;

@@ -14,6 +14,10 @@ namespace precbench {
 /// record does not define the model.
 std::optional<double> parameters_of(const Record& record);
 
+/// Returns the number of parameters that a token passes through: all of a dense model, in a mixture of experts without
+/// the experts that it is not routed to. Null as in parameters_of.
+std::optional<double> active_parameters_of(const Record& record);
+
 /// Returns the tokens per parameter after `steps` steps of a run whose initial weights had seen `before`
 /// tokens; null if the record lacks the data.
 std::optional<double> tokens_per_parameter(const Record& run, double steps, double before = 0);

@@ -27,6 +27,15 @@ TEST_CASE("parameters_of: an MoE model has the counts of its record", "[age]") {
   CHECK(parameters_of(record).value() == 117'515'776);
 }
 
+TEST_CASE("active_parameters_of: of an MoE model those of its record, of a dense one all", "[age]") {
+  Record record = samples::gpu_record("bf16", 10);
+  CHECK(active_parameters_of(record) == parameters_of(record));
+  record.params = ParameterCounts{117'515'776, 29'435'392};
+  CHECK(active_parameters_of(record).value() == 29'435'392);
+  record.params.reset(), record.definition.reset();
+  CHECK_FALSE(active_parameters_of(record));
+}
+
 TEST_CASE("tokens_per_parameter: counts tokens before and during the run over the parameters", "[age]") {
   Record record = samples::gpu_record("bf16", 10);
   record.training->tokens_per_step = 16384;

@@ -29,12 +29,6 @@ namespace fs = std::filesystem;
 constexpr const char* kHeader =
     "records,parameters,tokens_per_parameter,recipe,training,fork_steps,bf16_loss,gap,gap_error,runs,held_out,in_bf16,in_bf16_error,in_recipe,in_recipe_error,at_switch";
 
-/// Returns the parameters that a token passes through.
-std::optional<double> active_parameters(const Record& record) {
-  if (record.params) return static_cast<double>(record.params->active);
-  return parameters_of(record);
-}
-
 /// Returns the standard error that a 95% interval over `runs` runs states.
 double error_of(const MeanWithInterval& interval, int runs) {
   return (interval.high - interval.low) / 2 / student_t_quantile(0.975, runs - 1);
@@ -100,7 +94,7 @@ std::vector<GapEvidence> gap_evidence_of(const std::vector<StudyCard>& cards, co
   std::vector<GapEvidence> evidence;
   for (const StudyCard& card : cards) {
     if (!card.fork || numerics_label(card.fork->case_fields) != card.verdict.recipe) continue;
-    const auto total = parameters_of(*card.fork), active = active_parameters(*card.fork);
+    const auto total = parameters_of(*card.fork), active = active_parameters_of(*card.fork);
     if (!total || !active || *active < kSmallestEvidence || card.verdict.trunks < 2 ||
         !case_text(*card.fork, "lora_rank").empty())
       continue;
@@ -153,7 +147,7 @@ std::vector<GapEvidence> gap_evidence_of_long_runs(const RecordRefs& runs, const
       if (ours.bf16_loss) in_bf16.push_back(*ours.bf16_loss - *theirs.loss);
     }
     const Record& first = members.front()->record;
-    const auto parameters = active_parameters(first), total = parameters_of(first);
+    const auto parameters = active_parameters_of(first), total = parameters_of(first);
     const auto age =
         tokens_per_parameter(first, static_cast<double>(first.training->evaluations.back().step));
     if (gaps.size() < 2 || !parameters || *parameters < kSmallestEvidence || !age) continue;
