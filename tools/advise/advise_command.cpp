@@ -22,19 +22,6 @@
 namespace precbench {
 namespace {
 
-/// Drops what advise does not read. Forks keep their losses.
-void reduce_for_advice(Record& record) {
-  record.quantization.clear();
-  record.warnings.clear();
-  if (record.timing) record.timing->outliers.clear();
-  if (!record.training) return;
-  record.training->grad_norm.clear();
-  record.training->converted_layers.clear();
-  if (record.study) return;
-  record.training->loss.clear();
-  record.training->lr.clear();
-}
-
 /// Loss gaps and divergence in the reader's own studies.
 struct OwnStudies {
   std::vector<GapEvidence> evidence;
@@ -64,11 +51,11 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
     throw InvalidInput("--base: needs --tokens, the length of the planned run");
   refuse_compressed(options.records, "precbench advise --records -");
   const RecordSet measured =
-      options.records.empty() ? RecordSet{} : read_records(options.records, reduce_for_advice);
+      options.records.empty() ? RecordSet{} : read_records(options.records, reduce_for_evidence);
   if (!measured.without_record.empty()) throw InvalidInput(measured.without_record.front());
   for (const std::string& problem : measured.problems) fmt::print(stderr, "{}\n", printable(problem));
   const std::vector<std::string> files = committed_record_files();
-  const RecordSet committed = files.empty() ? RecordSet{} : read_records(files, reduce_for_advice);
+  const RecordSet committed = files.empty() ? RecordSet{} : read_records(files, reduce_for_evidence);
   if (files.empty() && options.records.empty())
     throw InvalidInput("--records: no records lie beside this program (share/precbench/records); name some");
   const std::vector<SourceRecords> sources = {{SpeedSource::measured, &measured},

@@ -61,18 +61,6 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-/// Drops what the evidence does not need.
-void reduce_for_evidence(Record& record) {
-  record.quantization.clear();
-  record.warnings.clear();
-  if (record.timing) record.timing->outliers.clear();
-  if (!record.training) return;
-  record.training->grad_norm.clear();
-  record.training->converted_layers.clear();
-  record.training->lr.clear();
-  if (!record.study) record.training->loss.clear();
-}
-
 /// Returns the record files of a folder and the folders in it, in the order of their names.
 std::vector<fs::path> record_files_below(const std::string& folder) {
   if (!fs::is_directory(folder)) throw InvalidInput("" + folder + " is not a folder");
@@ -85,6 +73,17 @@ std::vector<fs::path> record_files_below(const std::string& folder) {
 }
 
 }  // namespace
+
+void reduce_for_evidence(Record& record) {
+  record.quantization.clear();
+  record.warnings.clear();
+  if (record.timing) record.timing->outliers.clear();
+  if (!record.training) return;
+  record.training->grad_norm.clear();
+  record.training->converted_layers.clear();
+  record.training->lr.clear();
+  if (!record.study) record.training->loss.clear();
+}
 
 const char* name_of(TrainingStart training) {
   return training == TrainingStart::from_scratch ? "from scratch" : "continued";

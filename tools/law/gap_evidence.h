@@ -63,6 +63,9 @@ std::vector<GapEvidence> gap_evidence_of(const std::vector<StudyCard>& cards, co
 /// needs two pairs, a model kSmallestEvidence parameters.
 std::vector<GapEvidence> gap_evidence_of_long_runs(const RecordRefs& runs, const std::string& records);
 
+/// Drops, to limit memory, parts of a record that neither loss gaps nor speeds are computed from. For read_records.
+void reduce_for_evidence(Record& record);
+
 /// Returns the evidence of the record files (*.jsonl) in a folder and the folders in it, named by their paths from there.
 /// Throws InvalidInput.
 std::vector<GapEvidence> evidence_in(const std::string& folder);
