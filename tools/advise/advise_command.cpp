@@ -29,10 +29,7 @@ struct OwnStudies {
 };
 
 OwnStudies own_studies(const RecordSet& set) {
-  RecordRefs studies;
-  for (const LocatedRecord& located : set.records)
-    if (located.record.study) studies.push_back(&located);
-  const std::vector<StudyCard> cards = study_cards(studies);
+  const std::vector<StudyCard> cards = study_cards(all_of(set));
   OwnStudies own{gap_evidence_of(cards, "--records"), {}};
   for (const StudyCard& card : cards)
     if (card.verdict.outcome == ForkOutcome::diverged) own.diverged.push_back(card.verdict.recipe);

@@ -63,7 +63,7 @@ struct StudyRows {
   }
 };
 
-/// Returns the studies by model name. Ignores rows with an invalid StudyPlace.
+/// Returns the studies by model name. Ignores records of no study and rows with an invalid StudyPlace.
 std::vector<StudyRows> study_rows(const RecordRefs& records);
 
 /// Returns the mean over the last half of the losses, or of the first `steps`. Null if the run failed, has

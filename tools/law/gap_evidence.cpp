@@ -172,12 +172,9 @@ std::vector<GapEvidence> evidence_in(const std::string& folder) {
     const RecordSet set = read_records({file.string()}, reduce_for_evidence);
     const std::string name = file.lexically_relative(folder).replace_extension().string();
     const RecordRefs records = all_of(set);
-    RecordRefs studies;
-    for (const LocatedRecord* one : records)
-      if (one->record.study) studies.push_back(one);
     const std::size_t before = evidence.size();
     for (const auto& more :
-         {gap_evidence_of(study_cards(studies), name), gap_evidence_of_long_runs(records, name)})
+         {gap_evidence_of(study_cards(records), name), gap_evidence_of_long_runs(records, name)})
       evidence.insert(evidence.end(), more.begin(), more.end());
     if (evidence.size() > before)
       for (const std::string& problem : set.problems) fmt::print(stderr, "{}\n", printable(problem));
