@@ -41,11 +41,10 @@ OwnStudies own_studies(const RecordSet& set) {
 int advise(const AdviseOptions& options, const AdviseHost& host) {
   host.case_of(options.given);  // refuses flags before seconds of reading records
   std::optional<HorizonSlope> slope;
-  if (options.tokens)
-    slope = options.base.empty() ? slope_of_law(kBesiroglu2024, *options.tokens)
-                                 : slope_of_runs(read_base_runs(options.base), *options.tokens);
-  else if (!options.base.empty())
-    throw InvalidInput("--base: needs --tokens, the length of the planned run");
+  if (!options.base.empty()) {
+    if (!options.tokens) throw InvalidInput("--base: needs --tokens, the length of the planned run");
+    slope = slope_of_runs(read_base_runs(options.base), *options.tokens);
+  }
   refuse_compressed(options.records, "precbench advise --records -");
   const RecordSet measured =
       options.records.empty() ? RecordSet{} : read_records(options.records, reduce_for_evidence);
