@@ -18,7 +18,7 @@ AdviceRow row_of(const SpeedRow& speed, const LossPrices& prices, const Advice& 
   row.failure = known_failure(speed.recipe);
   row.diverged = prices.diverged(speed.recipe);
   if (speed.speedup && speed.speedup->low > 0) {
-    row.break_even = BreakEven{advice.horizon, break_even_interval(*speed.speedup, advice.slope.slope)};
+    row.break_even = break_even_interval(*speed.speedup, advice.slope.slope);
     if (row.price) row.equal_loss = equal_loss_speedup(*speed.speedup, row.price->gap, advice.slope.slope);
   }
   row.eligible = speed.fits && row.equal_loss && !row.failure && !row.diverged;
@@ -85,7 +85,7 @@ Advice make_advice(const SpeedTable& speeds, const LossPrices& prices, const Pla
     if (!one.best || !one.pick) continue;
     const AdviceRow& best = one.rows[*one.best];
     advice.choices.push_back({tokens, one.rows[*one.pick].speed.recipe, best.speed.recipe, best.price->gap,
-                              *best.equal_loss, best.break_even->gap.mean});
+                              *best.equal_loss, best.break_even->mean});
   }
   return advice;
 }

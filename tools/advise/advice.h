@@ -13,18 +13,12 @@
 
 namespace precbench {
 
-/// Break-even gap at a number of tokens.
-struct BreakEven {
-  double tokens = 0;
-  MeanWithInterval gap;  ///< nats
-};
-
 struct AdviceRow {
   SpeedRow speed;
   std::optional<LossPrice> price{};        ///< at the horizon; null: unproven, or BF16
   const PublishedLoss* failure = nullptr;  ///< a published run in which the recipe failed
   bool diverged = false;                   ///< in a study of the reader
-  std::optional<BreakEven> break_even{};   ///< at the horizon
+  std::optional<MeanWithInterval> break_even{};  ///< gap at the horizon below which the recipe pays, nats
   std::optional<MeanWithInterval> equal_loss{};  ///< null without a price
   /// Has a speed and a price, fits, is not known to fail, did not diverge; and was studied on trained models, if any such
   /// recipe is eligible.

@@ -49,7 +49,7 @@ Json row_json(const AdviceRow& row, const Advice& advice) {
           {"known_failure", failure_json(row.failure)},
           {"diverged", row.diverged},
           {"eligible", row.eligible},
-          {"break_even_nats", row.break_even ? interval(row.break_even->gap) : Json()},
+          {"break_even_nats", interval(row.break_even)},
           {"equal_loss_speedup", interval(row.equal_loss)},
           {"reason", row.speed.no_speed.empty() ? Json() : Json(row.speed.no_speed)}};
 }

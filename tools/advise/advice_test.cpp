@@ -85,7 +85,7 @@ TEST_CASE("make_advice: recommends the highest speed-up to equal loss", "[advise
   const double s = kBesiroglu2024.slope(1e12);
   CHECK(row.price->gap.mean == Approx(0.0005));
   CHECK(row.equal_loss->mean == Approx(1.39 / token_factor(0.0005, s)));
-  CHECK(row.break_even->gap.mean == Approx(break_even_gap(s, 1.39)));
+  CHECK(row.break_even->mean == Approx(break_even_gap(s, 1.39)));
   CHECK_FALSE(row_of(advice, "bf16").equal_loss);
   // At 0.0043 nats it keeps 1.21, less than blockwise's 1.27.
   CHECK(picked(advice_of(speeds(), prices_of(0.0043), 1e12)) == "blockwise");

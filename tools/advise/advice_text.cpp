@@ -70,7 +70,7 @@ std::string price_sentence(const AdviceRow& row, const Advice& advice) {
                         ratio_words(price.measured->tokens_per_parameter), price.measured->records)
           : fmt::format("it is expected to cost {} nats (law of the loss gap, 80%)", gap);
   return fmt::format("Served in {}, {}. It pays below {:.4f} nats at {} tokens.",
-                     served_words(advice.run.serving), cost, row.break_even->gap.mean,
+                     served_words(advice.run.serving), cost, row.break_even->mean,
                      token_words(advice.horizon));
 }
 
@@ -157,7 +157,7 @@ std::string price_columns(const Advice& advice, const Screen& screen) {
                           : row.diverged ? "diverged"
                           : row.price    ? row.price->evidence()
                                          : "none",
-                          row.break_even ? fmt::format("{:.4f}", row.break_even->gap.mean) : "-",
+                          row.break_even ? fmt::format("{:.4f}", row.break_even->mean) : "-",
                           row.equal_loss ? factor(*row.equal_loss) : "-"});
   }
   return table.rows.empty() ? "" : "\n" + render_term(table, screen);
