@@ -406,19 +406,30 @@ TEST_CASE("run_sweep: a row that says that a process or a checkpoint was lost do
   CHECK(now[kFine + 2].error == rows[2].error);
 }
 
+namespace {
+
+GpuRecord gpu_of(std::int64_t memory) {
+  return {"NVIDIA H200", "9.0", memory, "580", "GPU-1", true, 700.0, std::nullopt};
+}
+
+void predict_peak(Record& record, std::int64_t peak) {
+  record.memory = Memory{};
+  record.memory->predicted = MemorySegments{};
+  record.memory->predicted->peak = peak;
+}
+
+}  // namespace
+
 TEST_CASE("lacked_memory_beside_others: only what would fit an empty GPU", "[sweep]") {
   Record record;
   record.status = Status::oom;
-  record.env.gpu =
-      GpuRecord{"NVIDIA H200", "9.0", 150'000'000'000, "580", "GPU-1", true, 700.0, std::nullopt};
+  record.env.gpu = gpu_of(150'000'000'000);
   CHECK_FALSE(lacked_memory_beside_others(record));  // without a prediction nobody knows
-  record.memory = Memory{};
-  record.memory->predicted = MemorySegments{};
-  record.memory->predicted->peak = 135'000'000'000;
+  predict_peak(record, 135'000'000'000);
   CHECK(lacked_memory_beside_others(record));
-  record.memory->predicted->peak += 1;
+  predict_peak(record, 135'000'000'001);
   CHECK_FALSE(lacked_memory_beside_others(record));
-  record.memory->predicted->peak = 1;
+  predict_peak(record, 1);
   record.status = Status::ok;
   CHECK_FALSE(lacked_memory_beside_others(record));
 }
@@ -430,16 +441,12 @@ TEST_CASE(
   const std::string path = directory / "records.jsonl";
   const std::vector<Plan> grid = resolve(fine_cases(3));
   Environment here;
-  here.gpu = GpuRecord{"NVIDIA H200", "9.0", 100'000'000'000, "580", "GPU-1", true, 700.0, std::nullopt};
+  here.gpu = gpu_of(100'000'000'000);
   const std::vector<std::optional<std::int64_t>> peaks = {50'000'000'000, 95'000'000'000, std::nullopt};
   for (std::size_t i = 0; i < grid.size(); ++i) {
     Record row = failed_record(grid[i], Status::oom, "out of memory");
     row.env = here;
-    if (peaks[i]) {
-      row.memory = Memory{};
-      row.memory->predicted = MemorySegments{};
-      row.memory->predicted->peak = *peaks[i];
-    }
+    if (peaks[i]) predict_peak(row, *peaks[i]);
     append_record(path, row);
   }
   const pid_t pid = in_background([&] {
