@@ -70,8 +70,8 @@ Concurrency concurrency_for(const std::vector<Plan>& plans, int wanted) {
   return concurrency;
 }
 
-std::vector<PlannedPart> parts_of(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace,
-                                  const Concurrency& concurrency) {
+std::vector<PlannedPart> planned_parts(const std::vector<StudyCase>& cases,
+                                       const std::optional<StudyPace>& pace, const Concurrency& concurrency) {
   static const std::map<StudyPart, const char*> kWords = {
       {StudyPart::trunk, "trunks, BF16"},
       {StudyPart::fork, "forks"},
@@ -99,15 +99,15 @@ std::vector<PlannedPart> parts_of(const std::vector<StudyCase>& cases, const std
 }
 
 void print_plan(const std::vector<StudyCase>& cases, const std::vector<PlannedPart>& parts,
-                const std::string& head) {
+                const std::string& heading) {
   const Screen screen = plain_screen(STDOUT_FILENO);
   const bool timed = parts.back().seconds.has_value();
-  fmt::print("{}", paragraph(head, screen));
+  fmt::print("{}", paragraph(heading, screen));
   Table table;
   table.columns = {text_column("part", kKeyRank), number_column("cases"), number_column("steps")};
   if (timed) table.columns.push_back(number_column("about", kKeyRank));
   for (const PlannedPart& part : parts) {
-    table.rows.push_back({part.words, std::to_string(part.cases), std::to_string(part.steps)});
+    table.rows.push_back({part.name, std::to_string(part.cases), std::to_string(part.steps)});
     if (timed) table.rows.back().push_back(describe_seconds(*part.seconds));
   }
   fmt::print("{}", render_term(table, screen));
@@ -115,19 +115,20 @@ void print_plan(const std::vector<StudyCase>& cases, const std::vector<PlannedPa
 }
 
 void print_plan_json(const std::vector<PlannedPart>& parts, const Concurrency& concurrency,
-                     const std::string& head) {
+                     const std::string& heading) {
   using Json = nlohmann::ordered_json;
-  Json json = {{"plan", head}, {"at_once", concurrency.at_once}, {"parts", Json::array()}};
+  Json json = {{"plan", heading}, {"at_once", concurrency.at_once}, {"parts", Json::array()}};
   for (const PlannedPart& part : parts)
-    json["parts"].push_back({{"part", part.words},
+    json["parts"].push_back({{"part", part.name},
                              {"cases", part.cases},
                              {"steps", part.steps},
                              {"seconds", part.seconds ? Json(*part.seconds) : Json()}});
   fmt::print("{}\n", json.dump(2, ' ', true, Json::error_handler_t::replace));
 }
 
-std::string head_of(const StudySettings& settings, const std::vector<std::string>& models,
-                    const std::vector<Plan>& trunks, const Concurrency& concurrency, const std::string& out) {
+std::string plan_heading(const StudySettings& settings, const std::vector<std::string>& models,
+                         const std::vector<Plan>& trunks, const Concurrency& concurrency,
+                         const std::string& out) {
   double bytes = 0;
   std::vector<std::string> ages;
   for (const std::int64_t age : settings.kept_ages()) ages.push_back(std::to_string(age));

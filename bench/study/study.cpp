@@ -432,9 +432,9 @@ int study(const StudyCommand& command) {
   print_model_warnings(trunks);
   const std::optional<StudyPace> pace =
       command.dry_run ? estimate_pace(options.child, models.front()) : std::nullopt;
-  const std::vector<PlannedPart> parts = parts_of(all, pace, concurrency);
-  const std::string head = head_of(settings, models_of(settings), trunks, concurrency, out);
-  command.json ? print_plan_json(parts, concurrency, head) : print_plan(all, parts, head);
+  const std::vector<PlannedPart> parts = planned_parts(all, pace, concurrency);
+  const std::string heading = plan_heading(settings, models_of(settings), trunks, concurrency, out);
+  command.json ? print_plan_json(parts, concurrency, heading) : print_plan(all, parts, heading);
   StudyRun run{settings, models, trunks, out, options};
   if (command.dry_run) {
     if (const TrunkSpace space = space_for(run, trunks); !space.note.empty())
