@@ -1,7 +1,7 @@
-# Loss gap in percent of BF16's loss over age in tokens per parameter, both on logarithmic axes, on which a power law is a line:
-# `$series` has measured gaps with a lower and an upper end, one index for each recipe and model; `$laws` has fitted laws as
-# lines without points, one index for each line type of `law_styles`. Gaps that are not above zero are left out, and an interval
-# that reaches zero ends at the lower edge.
+# Loss gap in percent of BF16's loss over age in tokens per parameter. Both axes are logarithmic, so a power law is a
+# line. `$series` has measured gaps with a lower and an upper end, one index for each recipe and model. `$laws` has
+# fitted laws as lines without points, one index for each line type of `law_styles`. Gaps that are not above zero are
+# left out, and an interval that reaches zero ends at the lower edge.
 load data
 load "plots/style.gp"
 set xlabel "age (tokens per parameter)"

@@ -33,8 +33,8 @@ Environment local_environment(const std::string& device);
 /// cases. Removes rows to be replaced from the file: cases whose saved weights are gone, that could not write a
 /// file, lost a process of the sweep or lacked memory beside others and, with `retry_failed`, failed ones; the original
 /// file is then kept at spare_name(path). Rows of record schema 1 do not count, because their ids do not cover what the
-/// case's names stood for. Prints a line on standard error for each kind of row that is ignored. `local`: a parameter so
-/// that tests can have a GPU.
+/// case's names stood for. Prints a line on standard error for each kind of row that is ignored. `local`: replaced in
+/// tests, which then have a GPU.
 Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed,
                         const LocalEnvironment& local = local_environment);
 

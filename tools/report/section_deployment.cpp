@@ -33,8 +33,8 @@ std::string gap_words(const ForkVerdict& verdict) {
   return mean ? fmt::format("{:+.5f}", *mean) : "-";
 }
 
-/// Returns "worse for 36m at 0.73 tokens per parameter", with the reason unless it is in the table: the difference at the
-/// only age.
+/// Returns "worse for 36m at 0.73 tokens per parameter", and the reason unless the table shows it, as it does the
+/// difference at the only age.
 std::string verdict_words(const StudyCard& card, const ForkVerdict& verdict) {
   const bool in_table = verdict.by_age.size() == 1 && verdict.outcome != ForkOutcome::inconclusive &&
                         verdict.outcome != ForkOutcome::diverged;

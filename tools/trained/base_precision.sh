@@ -9,8 +9,8 @@
 # studies each with causes/base.toml. Everything is kept in OUT/base; a second call continues where the first ended. The
 # last lines compare the bases.
 #
-# TEXT is the name of the text's files in OUT, default documentation-0.05. STEPS replaces the 500 steps, CONFIG the study
-# file. PYTHON is an interpreter with gguf (tools/setup/python_packages.sh), PRECBENCH the program, default
+# TEXT is the name of the text's files in OUT, default documentation-0.05. STEPS replaces the 500 steps, CONFIG the
+# study file. PYTHON is an interpreter with gguf (tools/setup/python_packages.sh), PRECBENCH the program, default
 # build/precbench.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
