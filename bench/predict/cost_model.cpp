@@ -74,11 +74,11 @@ CostModel::CostModel(Machine machine)
   ratio_timer_.emplace(*rates_, peaks_of(source));
   peaks_ = scaled_peaks(machine_, source);
   preset_peaks_ = scaled_peaks(preset, source);
-  BusRates bus = ratios->bus;
-  // A file of the same name whose network states other achieved fractions knows its own.
+  // A machine file of the same name that states other achieved fractions keeps those.
   if (machine_.levels.empty() || preset.levels.empty() ||
       machine_.levels.front().achieved != preset.levels.front().achieved)
     return;
+  BusRates bus = ratios->bus;
   for (auto& [collective, by_ranks] : bus)
     for (auto& [ranks, sizes] : by_ranks)
       for (auto& size : sizes)
@@ -123,7 +123,7 @@ CostModel::Time CostModel::time(const OpCost& op, bool softcap) const {
             std::hypot(ratio->spread, backward_error(over, ratio->over_formats, base.seconds))};
   }
   const OpTimer::Time own = timer_.time(op, softcap);
-  return {own.seconds, borrowed_ || own.other_formats, -1};
+  return {own.seconds, borrowed_ || own.other_formats, std::nullopt};
 }
 
 TimelineRates CostModel::rates_of(const Trace& trace) const {
@@ -178,9 +178,9 @@ StepEstimate estimate_step(const CostModel& model, const Trace& trace, const Tim
     estimate.rate_seconds[at] += seconds;
     if (rates.borrowed[i])
       borrowed[at] += seconds;
-    else if (rates.ratio_errors[i] >= 0) {
+    else if (rates.ratio_errors[i]) {
       by_ratio[at] += seconds;
-      ratio_errors[at] += seconds * std::hypot(errors.by_class[at], rates.ratio_errors[i]);
+      ratio_errors[at] += seconds * std::hypot(errors.by_class[at], *rates.ratio_errors[i]);
     }
   }
   double variance = square(errors.step);

@@ -41,8 +41,9 @@ class CostModel {
   /// Time of one call of an op.
   struct Time {
     double seconds = 0;
-    bool borrowed = false;    ///< neither measured on this GPU nor in a table of ratios, or in other formats
-    double ratio_error = -1;  ///< standard deviation of the logarithm of the ratio; negative: there is none
+    bool borrowed = false;  ///< from rates of other formats, or of another GPU without a ratio of this op
+    /// Standard deviation of the logarithm of the ratio to the GPU that rates are borrowed from; null without one.
+    std::optional<double> ratio_error;
   };
   Time time(const OpCost& op, bool softcap = false) const;
 
@@ -51,9 +52,9 @@ class CostModel {
 
  private:
   double contention(const TraceCollective& collective, const RankGroup& group) const;
-  /// Returns the standard deviation of the logarithm of a backward GEMM's ratio, beside the spread of the tables, which have
-  /// forward GEMMs alone: 80% of the errors are within the difference between both on the GPU that the ratio is over. 0: of a
-  /// forward GEMM. `formats`, `seconds`: of `op` there.
+  /// Returns the standard deviation of the logarithm that a backward GEMM's ratio has in addition to its spread,
+  /// because the tables have forward GEMMs alone; 0 for other ops. 80% of its errors are assumed to be within the
+  /// difference of both GEMMs' times on the GPU that the ratio is over, where `op` has `formats` and takes `seconds`.
   double backward_error(const OpCost& op, std::string formats, double seconds) const;
 
   Machine machine_;
@@ -62,8 +63,9 @@ class CostModel {
   bool borrowed_;
   OpTimer timer_;
   const SpeedRatios* ratios_ = nullptr;
-  std::optional<OpTimer> ratio_timer_;  ///< of the GPU that ratios are over
-  OpPeaks peaks_, preset_peaks_;        ///< of the machine, and of the preset whose ratios they are
+  // With ratios_ alone:
+  std::optional<OpTimer> ratio_timer_;  // of the GPU that ratios are over
+  OpPeaks peaks_, preset_peaks_;        // of machine_, and of the preset that the ratios are of
 };
 
 /// Predicted time of one step.
@@ -73,8 +75,8 @@ struct StepEstimate {
   double seconds = 0;                               ///< with stragglers
   std::array<double, kRateClasses> rate_seconds{};  ///< ops by class of their rates
   double communication_seconds = 0;                 ///< all collectives alone, one after the other
-  double borrowed_seconds = 0;  ///< ops with rates of another GPU, without a ratio to it, or of other formats
-  double log_error = 0;         ///< standard deviation of the logarithm of `seconds`
+  double borrowed_seconds = 0;                      ///< ops whose CostModel::Time is borrowed
+  double log_error = 0;                             ///< standard deviation of the logarithm of `seconds`
   /// Standard deviations of the logarithm, by class of rates: share of the time times its error.
   std::array<double, kRateClasses> class_errors{};
   double communication_error = 0;  ///< likewise, of what collectives cost

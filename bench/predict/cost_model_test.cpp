@@ -225,7 +225,7 @@ TEST_CASE("CostModel: an op with a ratio takes an H200's time over it, whatever 
   const CostModel::Time time = b200.time(op);
   CHECK(time.seconds == Approx(h200.time(op).seconds / ratio->ratio));
   CHECK_FALSE(time.borrowed);
-  CHECK(time.ratio_error == Approx(ratio->spread));
+  CHECK(time.ratio_error.value() == Approx(ratio->spread));
   // The sustained rates of its file do not enter, unless they are changed.
   machine.bf16_tflops *= 2;
   *machine.sustained.bf16 *= 2;
@@ -250,10 +250,10 @@ TEST_CASE(
   const OpFormat e4m3{DType::e4m3, Granularity::tensor, ScaleType::f32},
       e5m2{DType::e5m2, Granularity::tensor, ScaleType::f32};
   op.formats = {e4m3, e4m3};
-  const double forward = model.time(op).ratio_error;
+  const double forward = model.time(op).ratio_error.value();
   op.name = "matmul wgrad";
   op.formats = {e5m2, e4m3};
-  CHECK(model.time(op).ratio_error > 1.2 * forward);
+  CHECK(model.time(op).ratio_error.value() > 1.2 * forward);
   OpCost backward{.name = "attention_backward", .op_class = OpClass::attention, .flops = 1e12, .bytes = 1e8};
   backward.shape = {1, 8192, 8192, 0, 32, 8, 128};
   CHECK(model.time(backward).borrowed);

@@ -94,12 +94,13 @@ double Network::ring_seconds(Collective collective, const RankGroup& group, doub
   return (n - 1) / n * bytes / bus_rate(collective, group) + latency(group);
 }
 
-double Network::measured_seconds(Collective collective, const RankGroup& group, double bytes) const {
+std::optional<double> Network::measured_seconds(Collective collective, const RankGroup& group,
+                                                double bytes) const {
   const auto known = measured_.find(collective);
-  if (known == measured_.end() || known->second.empty() || level(group) != 0) return -1;
+  if (known == measured_.end() || known->second.empty() || level(group) != 0) return std::nullopt;
   const auto above = known->second.upper_bound(group.ranks);
   const auto& [ranks, sizes] = above == known->second.begin() ? *above : *std::prev(above);
-  if (sizes.empty() || bytes < sizes.front().first) return -1;
+  if (sizes.empty() || bytes < sizes.front().first) return std::nullopt;
   const auto next = std::upper_bound(sizes.begin(), sizes.end(), bytes,
                                      [](double value, const auto& size) { return value < size.first; });
   const auto last = std::prev(next);
@@ -116,8 +117,8 @@ double Network::measured_seconds(Collective collective, const RankGroup& group, 
 
 double Network::seconds(Collective collective, const RankGroup& group, double bytes) const {
   if (group.ranks <= 1) return 0;
-  if (const double measured = measured_seconds(collective, group, bytes); measured >= 0)
-    return std::max(measured, kShortCollectiveSeconds);
+  if (const auto measured = measured_seconds(collective, group, bytes))
+    return std::max(*measured, kShortCollectiveSeconds);
   const auto n = static_cast<double>(group.ranks);
   const int outermost = level(group);
   double seconds = 0;

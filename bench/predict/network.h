@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -64,8 +65,8 @@ class Network {
   /// Returns how many members of the group one domain of a level holds.
   std::int64_t members(const RankGroup& group, int level) const;
   double ring_seconds(Collective collective, const RankGroup& group, double bytes) const;
-  /// Returns the seconds by measured_; negative if it does not have the collective or so small buffers.
-  double measured_seconds(Collective collective, const RankGroup& group, double bytes) const;
+  /// Returns the seconds according to measured_; null for collectives, groups and small buffers that it does not have.
+  std::optional<double> measured_seconds(Collective collective, const RankGroup& group, double bytes) const;
   double latency(const RankGroup& group) const;
 
   std::vector<NetworkLevel> levels_;

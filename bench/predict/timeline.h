@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "bench/predict/trace.h"
@@ -17,10 +18,9 @@ struct TimelineRates {
   std::vector<double> op_seconds;
   std::vector<double> collective_seconds;  ///< alone on the machine
   std::vector<double> contention;          ///< fraction of their rate that ops lose beside a collective
-  /// By op: its rate is another GPU's or other formats'. The timeline does not need it; the interval does.
+  // By op, as in CostModel::Time. The timeline does not need them; the interval does.
   std::vector<bool> borrowed = {};
-  /// By op: standard deviation of the logarithm of its ratio to the GPU that rates are borrowed from; negative: it has none.
-  std::vector<double> ratio_errors = {};
+  std::vector<std::optional<double>> ratio_errors = {};
 };
 
 /// Where the time of a step goes. The parts add up to `seconds`.
