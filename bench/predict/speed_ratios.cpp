@@ -22,6 +22,8 @@ namespace {
 
 constexpr const char* kTableFormats[] = {"bf16", "fp8", "fp8_block", "mxfp8", "nvfp4"};
 
+constexpr NumberRange kRatioRange{1e-3, 1e3}, kRatioSpreadRange{0, 10};
+
 /// Place on an axis: between entries `low` and `low` + 1, `share` of the way.
 struct AxisPlace {
   std::size_t low = 0;
@@ -44,7 +46,7 @@ std::string fp8_formats(std::string_view op) {
 
 RatioGrid grid_from_json(const nlohmann::json& json, const std::vector<const char*>& axes,
                          const std::string& where) {
-  constexpr NumberRange kExponent{0, 40}, kTimesAsFast{1e-3, 1e3}, kSpread{0, 10};
+  constexpr NumberRange kExponent{0, 40};
   RatioGrid grid;
   std::size_t places = 1;
   for (const char* name : axes) {
@@ -56,11 +58,11 @@ RatioGrid grid_from_json(const nlohmann::json& json, const std::vector<const cha
     places *= axis.size();
   }
   for (const auto& ratio : json.at("ratios"))
-    grid.ratios.push_back(number_within(ratio, kTimesAsFast, where + ": ratios"));
+    grid.ratios.push_back(number_within(ratio, kRatioRange, where + ": ratios"));
   if (grid.ratios.size() != places)
     throw InvalidInput(
         fmt::format("{}: {} ratios at {} places of the axes", where, grid.ratios.size(), places));
-  grid.spread = number_within(json.at("spread"), kSpread, where + ": spread");
+  grid.spread = number_within(json.at("spread"), kRatioSpreadRange, where + ": spread");
   return grid;
 }
 
@@ -93,7 +95,7 @@ BusRates bus_rates(const nlohmann::json& json, const std::string& where) {
 }  // namespace
 
 double RatioGrid::at(const std::vector<double>& sizes) const {
-  // The mean of the logarithms at the corners around the place.
+  // Mean of the logarithms at the corners around the place, weighted by nearness.
   std::vector<std::pair<std::size_t, double>> corners{{0, 1.0}};
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const AxisPlace place = place_on(axes[i], sizes.at(i));
@@ -141,7 +143,7 @@ std::optional<SpeedRatio> SpeedRatios::of(const OpCost& op, bool softcap) const 
   const auto found =
       std::find_if(gemms.begin(), gemms.end(), [&](const Gemm& gemm) { return gemm.format == format; });
   if (found == gemms.end()) return std::nullopt;
-  // Experts share the rows of m, in a weight gradient those of k.
+  // A grouped GEMM's m, or the k of its weight gradient, is the rows of all experts together; the tables have one expert's.
   const std::string_view name = op.name;
   const bool wgrad = name.ends_with("wgrad");
   const double experts = std::max(at(3), 1.0);
@@ -150,7 +152,7 @@ std::optional<SpeedRatio> SpeedRatios::of(const OpCost& op, bool softcap) const 
 }
 
 SpeedRatios speed_ratios_from_json(const nlohmann::json& json, const std::string& where) {
-  constexpr NumberRange kTimesAsFast{1e-3, 1e3}, kSpread{0, 10}, kWidth{1, 1024};
+  constexpr NumberRange kWidth{1, 1024};
   const auto known_format = [&](const nlohmann::json& value) {
     const std::string name = value;
     if (std::find(std::begin(kTableFormats), std::end(kTableFormats), name) == std::end(kTableFormats))
@@ -176,8 +178,8 @@ SpeedRatios speed_ratios_from_json(const nlohmann::json& json, const std::string
       ratios.attention.push_back({integer_within(one.at("head_dim"), kWidth, where + ": attention: head_dim"),
                                   grid_from_json(one, {"tokens"}, where + ": attention")});
     if (const auto& cast = json.at("cast"); !cast.is_null()) {
-      ratios.cast = number_within(cast.at("ratio"), kTimesAsFast, where + ": cast: ratio");
-      ratios.cast_spread = number_within(cast.at("spread"), kSpread, where + ": cast: spread");
+      ratios.cast = number_within(cast.at("ratio"), kRatioRange, where + ": cast: ratio");
+      ratios.cast_spread = number_within(cast.at("spread"), kRatioSpreadRange, where + ": cast: spread");
     }
     if (const auto& bus = json.at("bus_gb_per_s"); !bus.is_null()) ratios.bus = bus_rates(bus, where);
     return ratios;
@@ -192,8 +194,7 @@ const SpeedRatios* embedded_speed_ratios(const std::string& machine) {
     for (const auto& [name, text] : kRatioFiles) {
       SpeedRatios ratios =
           speed_ratios_from_json(nlohmann::json::parse(text), "results/rates/ratios/" + name + ".json");
-      const std::string of = ratios.machine;
-      known.emplace(of, std::move(ratios));
+      known[ratios.machine] = ratios;
     }
     return known;
   }();

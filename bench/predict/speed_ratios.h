@@ -25,12 +25,12 @@ struct RatioGrid {
   double at(const std::vector<double>& sizes) const;
 };
 
-/// Times of an op on another GPU, from times on an H200.
+/// Speed of one op on a GPU over that on an H200.
 struct SpeedRatio {
   double ratio = 1;
   double spread = 0;         ///< standard deviation of the logarithm of `ratio`
   std::string over_formats;  ///< formats_text() of the H200's op that the ratio is over
-  bool measured = true;      ///< false: another op's ratio, as for a backward pass
+  bool measured = true;      ///< false: the ratio of a similar op, such as the forward op of a backward one
 };
 
 /// Ratios of one GPU.
@@ -53,8 +53,8 @@ struct SpeedRatios {
   double cast = 0, cast_spread = 0;  ///< from BF16 to FP8 with a known scale; 0: unknown
   BusRates bus;                      ///< of the machine itself, no ratios
 
-  /// Returns the ratio of an op; null for ops like which the tables have none: attention with soft-capped scores, in
-  /// windows, or in heads of more than 192.
+  /// Returns the ratio of an op. Null for ops that no table has a similar op of: GEMMs of other formats, and attention
+  /// with soft-capped scores, in windows, or in heads of more than 192.
   std::optional<SpeedRatio> of(const OpCost& op, bool softcap) const;
 };
 
