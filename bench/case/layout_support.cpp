@@ -13,9 +13,6 @@
 namespace precbench {
 namespace {
 
-/// Number of forward passes of all stages of a pipeline schedule, which are simulated one by one.
-constexpr std::int64_t kMostPasses = std::int64_t{1} << 20;
-
 constexpr const char* kLayoutFields[] = {"tensor", "pipeline", "virtual_stages", "micro_batches"};
 
 /// Returns the value from 1 to `most` nearest to `value` that works, the smaller of two; null if none does.
@@ -173,19 +170,18 @@ std::optional<std::string> pipeline_unsupported_reason(const Plan& plan) {
                        c.virtual_stages, plural(layers, "layer"), c.pipeline,
                        nearest_text("--virtual-stages", near));
   }
+  const char* flag = c.micro_batches > 0 ? "--micro-batches" : "--accumulation";
   if (c.virtual_stages > 1 && plan.accumulation % c.pipeline != 0) {
-    const char* flag = c.micro_batches > 0 ? "--micro-batches" : "--accumulation";
     const auto near = nearest_that_works(plan.accumulation, kMaxAccumulation,
                                          [&](std::int64_t n) { return n % c.pipeline == 0; });
     return fmt::format("{} {}: an interleaved schedule needs a multiple of --pipeline {}{}", flag,
                        plan.accumulation, c.pipeline, nearest_text(flag, near));
   }
-  const std::int64_t groups = c.pipeline * c.virtual_stages,
-                     most = kMostPasses / groups / c.pipeline * c.pipeline;
-  if (plan.accumulation * groups > kMostPasses)
-    return fmt::format(
-        "--micro-batches {}: with {} stages of {} groups more passes than the {} that are simulated{}",
-        plan.accumulation, c.pipeline, c.virtual_stages, kMostPasses, nearest_text("--micro-batches", most));
+  const std::int64_t groups = c.pipeline * c.virtual_stages;
+  if (plan.accumulation * groups > kMostPipelinePasses)
+    return fmt::format("{} {}: with {} stages of {} groups more passes than the {} that are simulated{}",
+                       flag, plan.accumulation, c.pipeline, c.virtual_stages, kMostPipelinePasses,
+                       nearest_text(flag, kMostPipelinePasses / groups / c.pipeline * c.pipeline));
   return std::nullopt;
 }
 

@@ -1,6 +1,7 @@
 // Rules of tensor and pipeline parallelism, which this program predicts and does not run.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +9,9 @@
 #include "bench/case/plan.h"
 
 namespace precbench {
+
+/// Largest number of forward passes of all stages of a pipeline schedule, which are simulated one by one.
+inline constexpr std::int64_t kMostPipelinePasses = std::int64_t{1} << 20;
 
 /// Returns true for the fields of tensor and pipeline parallelism.
 bool is_layout_field(std::string_view name);

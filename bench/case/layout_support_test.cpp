@@ -12,7 +12,7 @@ using namespace precbench;
 
 namespace {
 
-/// A layout of llama3.1-8b (32 layers, 32 heads, 8 key heads, vocab 128,256) that can be.
+/// Returns a valid layout of llama3.1-8b, which has 32 layers, 32 heads, 8 key heads and a vocabulary of 128,256.
 Case layout_case() {
   Case c;
   c.device = "cuda";
@@ -80,6 +80,14 @@ TEST_CASE("layout_unsupported_reason: stages divide the layers, and no more than
   CHECK(reason_with([](Case& c) { c.virtual_stages = 2, c.micro_batches = 0, c.accumulation = 2; }) ==
         "--accumulation 2: an interleaved schedule needs a multiple of --pipeline 4; the nearest that works: "
         "--accumulation 4");
+  const auto many_passes = [](Case& c) {
+    c.model = "llama3.1-405b", c.tensor = 1, c.gpus = c.pipeline = 63, c.virtual_stages = 2;
+    c.micro_batches = 0, c.accumulation = 16380;
+  };
+  CHECK(
+      reason_with(many_passes) ==
+      "--accumulation 16380: with 63 stages of 2 groups more passes than the 1048576 that are simulated; the nearest "
+      "that works: --accumulation 8316");
   CHECK(
       reason_with([](Case& c) { c.gpus = 60; }) ==
       "--gpus 60: not a multiple of 16, the ranks of a replica (tensor 4 x context 1 x pipeline 4); the nearest that "

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "bench/case/layout_support.h"
 #include "bench/predict/published_models_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/number_range.h"
@@ -42,8 +43,6 @@ constexpr NumberRange kParameters{1, 1e15}, kTokenRate{1e-3, 1e9}, kTflops{1e-3,
     kRatio{1e-3, 1e3}, kGigabytes{1e-3, 1e5};
 /// Number of points of a file, each of which takes dry runs.
 constexpr std::size_t kMostPoints = 4000;
-/// Number of passes of a pipeline schedule, of all its stages, which are simulated one by one.
-constexpr double kMostPasses = 1 << 20;
 
 /// Reads the keys of one point; refuse_unread() names those that nothing has asked for.
 class PointReader {
@@ -157,11 +156,11 @@ void check_passes(const PublishedPoint& p, const std::string& where) {
   };
   const double micro_batches = std::ceil(of(p.global_batch) / of(p.micro_batch) / of(p.dp));
   const double passes = of(p.pp) * of(p.vp) * micro_batches;
-  if (passes > kMostPasses)
+  if (passes > static_cast<double>(kMostPipelinePasses))
     throw InvalidInput(fmt::format(
         "{}: {}: pp, vp, global_batch: {} stages of {} groups and {:.0f} micro-batches are {:.0f} passes; the "
-        "limit is {:.0f}",
-        where, p.id, p.pp.value_or(1), p.vp.value_or(1), micro_batches, passes, kMostPasses));
+        "limit is {}",
+        where, p.id, p.pp.value_or(1), p.vp.value_or(1), micro_batches, passes, kMostPipelinePasses));
 }
 
 /// Checks tokens/s of a dense Llama whose FLOPs count causal attention once.
