@@ -60,8 +60,8 @@ void check_size(const Case& c) {
   double tokens = 1;  // floating point, because the product may overflow
   for (const std::int64_t factor : {c.batch, c.seq, c.micro_steps(), c.gpus})
     tokens *= static_cast<double>(factor);
-  for (const std::int64_t shared : {c.context, c.tensor, c.pipeline})  // by ranks, which count once
-    tokens /= static_cast<double>(shared);
+  for (const std::int64_t ranks : {c.context, c.tensor, c.pipeline})  // that work on the same tokens
+    tokens /= static_cast<double>(ranks);
   if (tokens > static_cast<double>(kMaxTokensPerStep))
     throw InvalidInput(
         fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the limit is {}", tokens,

@@ -19,14 +19,15 @@ CaseLayout case_layout(const Plan& plan) {
   layout.pipeline = static_cast<int>(c.pipeline);
   layout.interleave = static_cast<int>(c.virtual_stages);
   layout.data = static_cast<int>(c.gpus / (c.tensor * c.context * c.pipeline));
-  // Rows of experts differ from those of other layers on tensor ranks alone. Otherwise the case's own exchange is predicted.
+  // Only on tensor ranks do experts get other rows than the other layers. Otherwise the case's own exchange is
+  // predicted.
   if (plan.model.moe && c.tensor > 1) layout.experts = static_cast<int>(c.ep);
   found.c.accumulation = c.micro_steps();
   found.c.tensor = defaults.tensor;
   found.c.pipeline = defaults.pipeline;
   found.c.virtual_stages = defaults.virtual_stages;
   found.c.micro_batches = defaults.micro_batches;
-  found.c.layers = defaults.layers;  // plan.model has no others
+  found.c.layers = defaults.layers;  // plan.model is already cut to them
   return found;
 }
 
@@ -58,12 +59,13 @@ std::vector<std::string> axes_of_layout(const Plan& plan, const std::vector<std:
   const auto [c, layout] = case_layout(plan);
   const Plan local = local_plan(c, plan.model, layout);
   std::vector<std::string> axes;
-  bool tensor = false;
+  bool tensor_seen = false;
   for (std::vector<int> ranks : comms) {
-    // Neighbours are ranks of tensor groups, or of experts on whole ones; others lie whole tensor groups apart.
+    // With tensor ranks, only the tensor group and, after it, the expert group have consecutive ranks. All other groups
+    // have one rank of each tensor group.
     if (layout.tensor > 1 && ranks[1] - ranks[0] == 1) {
-      axes.emplace_back(tensor ? "experts" : "tensor");
-      tensor = true;
+      axes.emplace_back(tensor_seen ? "experts" : "tensor");
+      tensor_seen = true;
       continue;
     }
     for (int& rank : ranks) rank /= layout.tensor;

@@ -20,7 +20,8 @@ struct CaseLayout {
 /// exchange of keys are not overlapped, and the optimizer is sharded by FSDP or HSDP alone.
 CaseLayout case_layout(const Plan& plan);
 
-/// Returns why the layout of a case cannot be predicted: a rule of layouts, or of what one rank computes. Null if it can.
+/// Returns why the layout of a case cannot be predicted: a rule of layouts, or one of a single rank's share of the
+/// work. Null if it can.
 std::optional<std::string> layout_failure(const Plan& plan);
 
 /// Predicts the step and memory of a case. `plan` has no layout_failure().
@@ -28,8 +29,8 @@ LayoutEstimate estimate_layout(const Plan& plan, const CostModel& cost_model);
 /// Returns the memory of each stage alone, for formats that no rates exist for.
 std::vector<StageMemory> layout_memory(const Plan& plan);
 
-/// Returns the axes of LayoutEstimate::comms, the ranks of one data-parallel trace: "tensor", "experts", or as `axis_of`
-/// names those of the plan of a traced rank.
+/// Returns the name of the axis of each group of `comms` (LayoutEstimate::comms): "tensor", "experts" of tensor ranks,
+/// or what `axis_of` calls the group in the plan of one traced rank, which has no tensor ranks.
 std::vector<std::string> axes_of_layout(const Plan& plan, const std::vector<std::vector<int>>& comms,
                                         std::string (*axis_of)(const std::vector<int>&, const Plan&));
 

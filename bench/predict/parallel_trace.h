@@ -1,8 +1,8 @@
 // Traces of parallelism that this program predicts and does not run: tensor parallelism with sequence parallelism and
 // a sharded optimizer, applied to the trace of one rank.
 //
-// The dry run traces one rank of the data and context ranks, as it would run, of a model with its share of the heads, of
-// the FFN and of the vocabulary. Here the trace gets what it lacks:
+// The dry run traces one of the data and context ranks as it would run, with a model of its share of the heads, of the
+// FFN and of the vocabulary. Here the trace gets what it lacks:
 //
 //   norm [M/t] -> all-gather -> qkv, gate_up [columns / t] -> ... -> o, down [rows / t] -> reduce-scatter
 //
@@ -52,14 +52,15 @@ struct RecomputeShare {
 };
 
 /// Returns the plan of one traced rank: `c` has the model, global sequence length and micro-batch; `gpus` and `context`
-/// become those of the layout. Throws InvalidInput if tensor ranks do not divide the heads, context ranks the sequence, or the
-/// ranks that share experts the experts.
+/// become those of the layout. Throws InvalidInput if tensor ranks do not divide the heads, context ranks the sequence,
+/// or the ranks that share experts the experts.
 Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
 /// Returns the plan whose trace has the experts' part for divides_expert_rows().
 Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
 
 /// Adds tensor parallelism and the sharded optimizer to the trace of local_plan(), lets the exchange of keys overlap as
-/// the layout says, and scales what runs again in backward. `experts`: the trace of expert_plan(), required for divides_expert_rows().
+/// the layout says, and scales what runs again in backward. `experts`: the trace of expert_plan(), required for
+/// divides_expert_rows().
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
                      const RecomputeShare& recompute = {}, const Trace* experts = nullptr);
 

@@ -45,9 +45,10 @@ inline constexpr double kLeastCoverage = 0.70, kMostCoverage = 0.90;
 inline constexpr double kHopperHalfWidth = 0.15, kHalfWidth = 0.35;
 
 /// Widens the logarithm of intervals of tokens/s: other software, other data centers and borrowed rates are less known
-/// than our own records say. Set on the published points so that intervals, all widened then, covered about 80% of them.
-/// No predicted value is fitted to them; rules that were chosen after a first comparison are listed in
-/// results/predicted/README.md. Ratios of two points of one source are not widened: software and center are common.
+/// than our own records say. Chosen so that the intervals covered about 80% of the published points, when those of
+/// ratios were still widened too. No predicted value is fitted to these points; rules that were chosen after a first
+/// comparison are listed in results/predicted/README.md. Ratios of two points of one source, which have software and
+/// data center in common, are not widened.
 inline constexpr double kWidening = 1.75;
 
 /// Spread of the PyTorch factor in FP8 over that in BF16: root mean square of the logarithm around the ratio of
