@@ -327,18 +327,17 @@ Fit fit_of(std::int64_t peak, const Machine& machine) {
 }
 
 std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model) {
+  const auto is_impossible_layout = [](const Plan& plan) {
+    return is_predicted_only(plan.fields) && layout_unsupported_reason(plan).has_value();
+  };
+  if (!grid.empty() && std::all_of(grid.begin(), grid.end(), is_impossible_layout))
+    throw InvalidInput(*layout_unsupported_reason(grid.front()));
   std::vector<CasePrediction> predictions;
   std::map<std::string, std::size_t> bf16;
   for (std::size_t i = 0; i < grid.size(); ++i) {
     predictions.push_back(predict_case(grid[i], model));
     if (!grid[i].recipe.quantized() && predictions[i].step) bf16.emplace(setting_of(grid[i].fields), i);
   }
-  const auto cannot_be = [&](std::size_t i) {
-    return is_predicted_only(grid[i].fields) && layout_unsupported_reason(grid[i]).has_value();
-  };
-  std::size_t refused = 0;
-  while (refused < grid.size() && cannot_be(refused)) ++refused;
-  if (refused > 0 && refused == grid.size()) throw InvalidInput(*layout_unsupported_reason(grid.front()));
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const auto base = bf16.find(setting_of(grid[i].fields));
     if (!predictions[i].step || base == bf16.end()) continue;

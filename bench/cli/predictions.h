@@ -35,8 +35,8 @@ struct CasePrediction {
   std::optional<SpeedUp> over_bf16;     ///< in the same setting; null without such a case in the grid
 };
 
-/// Predicts every case of a grid. Cases with tensor or pipeline ranks are layouts (case_layout.h). Throws InvalidInput if
-/// no layout of a grid of layouts can be.
+/// Predicts every case of a grid, those with tensor or pipeline ranks as layouts (case_layout.h). Throws InvalidInput if
+/// every case is a layout that breaks a rule (layout_unsupported_reason).
 std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model);
 
 /// Returns the prediction as --json prints it: one object per case.
