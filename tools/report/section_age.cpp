@@ -1,6 +1,6 @@
 // Age section: growth of a recipe's loss gap with the age of the model, its tokens per parameter. Shows the gap at
 // every age as a share of BF16's loss, by which models with different tokenizers can be compared. For each recipe of a
-// study with several ages it shows the power law, a test of that law, and its extrapolation to models trained for longer.
+// study with several ages it shows the power law, a test of that law, and its extrapolation to models of greater age.
 #include <fmt/format.h>
 
 #include <algorithm>
