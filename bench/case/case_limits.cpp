@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bench/case/case_words.h"
+#include "bench/case/layout_support.h"
 #include "bench/case/sensitivity_groups.h"
 #include "bench/case/stress.h"
 #include "kernels/base/enum_names.h"
@@ -63,9 +64,8 @@ void check_size(const Case& c) {
   for (const std::int64_t ranks : {c.context, c.tensor, c.pipeline})  // that work on the same tokens
     tokens /= static_cast<double>(ranks);
   if (tokens > static_cast<double>(kMaxTokensPerStep))
-    throw InvalidInput(
-        fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the limit is {}", tokens,
-                    kMaxTokensPerStep));
+    throw InvalidInput(fmt::format("--batch, --seq, {}, --gpus: {:.3g} tokens per step; the limit is {}",
+                                   micro_steps_flag(c), tokens, kMaxTokensPerStep));
   if (c.steps > kMaxSteps)
     throw InvalidInput(fmt::format("--steps: must be at most {}, not {}: a record lists every step of a run",
                                    kMaxSteps, c.steps));

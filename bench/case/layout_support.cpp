@@ -170,7 +170,7 @@ std::optional<std::string> pipeline_unsupported_reason(const Plan& plan) {
                        c.virtual_stages, plural(layers, "layer"), c.pipeline,
                        nearest_text("--virtual-stages", near));
   }
-  const char* flag = c.micro_batches > 0 ? "--micro-batches" : "--accumulation";
+  const char* flag = micro_steps_flag(c);
   if (c.virtual_stages > 1 && plan.accumulation % c.pipeline != 0) {
     const auto near = nearest_that_works(plan.accumulation, kMaxAccumulation,
                                          [&](std::int64_t n) { return n % c.pipeline == 0; });
@@ -193,6 +193,10 @@ bool is_layout_field(std::string_view name) {
 
 bool is_predicted_only(const Case& c) {
   return c.tensor > 1 || c.pipeline > 1 || c.virtual_stages > 1 || c.micro_batches > 0;
+}
+
+const char* micro_steps_flag(const Case& c) {
+  return c.micro_batches > 0 ? "--micro-batches" : "--accumulation";
 }
 
 std::optional<std::string> predicted_only_reason(const Case& c) {

@@ -19,6 +19,9 @@ bool is_layout_field(std::string_view name);
 /// Returns true if a case has a flag of tensor or pipeline parallelism: its step can be predicted, not run.
 bool is_predicted_only(const Case& c);
 
+/// Returns the flag that gives a case its Case::micro_steps().
+const char* micro_steps_flag(const Case& c);
+
 /// Returns why a case cannot run if is_predicted_only(), naming the flag and the command that predicts it.
 std::optional<std::string> predicted_only_reason(const Case& c);
 

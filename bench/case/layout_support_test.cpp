@@ -7,6 +7,7 @@
 #include "bench/case/supported.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 using namespace precbench;
 
@@ -103,6 +104,17 @@ TEST_CASE("layout_unsupported_reason: flags that contradict each other", "[layou
         "--micro-batches 8: are those of a pipeline; add --pipeline N, or use --accumulation 8");
   CHECK(reason_with([](Case& c) { c.pipeline = 1, c.micro_batches = 0, c.virtual_stages = 2; }) ==
         "--virtual-stages 2: divides the layers of pipeline stages; add --pipeline N");
+}
+
+TEST_CASE("resolve: a pipeline's tokens per step are refused by the flag that was given", "[layout]") {
+  const auto refusal = [](std::int64_t micro_batches, std::int64_t accumulation) {
+    Case c = layout_case();
+    c.seq = 131'072, c.batch = 1024;
+    c.micro_batches = micro_batches, c.accumulation = accumulation;
+    return refusal_of([&] { resolve(c); });
+  };
+  CHECK_THAT(refusal(16, 1), Catch::Matchers::StartsWith("--batch, --seq, --micro-batches, --gpus: "));
+  CHECK_THAT(refusal(0, 16), Catch::Matchers::StartsWith("--batch, --seq, --accumulation, --gpus: "));
 }
 
 TEST_CASE("layout_unsupported_reason: models that are not predicted on these ranks say so", "[layout]") {
