@@ -12,7 +12,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "bench/predict/own_prediction.h"
@@ -61,13 +61,14 @@ void print_groups(const std::vector<GroupResult>& results) {
                                    "inside 80% interval", "half-width"});
   for (const GroupResult& r : results) {
     if (r.points == 0) continue;
-    const bool ratio = is_ratio(r.group), good = std::string_view(r.interval_verdict()) == "good";
+    const bool ratio = is_ratio(r.group);
+    const std::string verdict = r.interval_verdict();
     table.rows.push_back({name_of(r.group), std::to_string(r.points), relative_text(r.median, ratio),
                           relative_text(floor_of(r.group), ratio) + (r.met() ? "" : " missed"),
                           relative_text(r.worst, ratio),
                           fmt::format("{}{}", r.bias < 0 ? "-" : "+", relative_text(std::abs(r.bias), ratio)),
-                          fmt::format("{} ({:.0f}%){}{}", r.covered, 100.0 * r.covered / r.points,
-                                      good ? "" : " ", good ? "" : r.interval_verdict()),
+                          fmt::format("{} ({:.0f}%){}", r.covered, 100.0 * r.covered / r.points,
+                                      verdict == "good" ? "" : " " + verdict),
                           fmt::format("{:.0f}%{}", 100 * r.half_width, r.narrow() ? "" : " missed")});
   }
   print_table(table);

@@ -130,7 +130,8 @@ double Judgement::signed_error() const {
 double Judgement::error() const { return std::abs(signed_error()); }
 
 const char* GroupResult::interval_verdict() const {
-  const double share = points == 0 ? kLeastCoverage : static_cast<double>(covered) / points;
+  if (points == 0) return "good";
+  const double share = static_cast<double>(covered) / points;
   return share < kLeastCoverage ? "too narrow" : share > kMostCoverage ? "too wide" : "good";
 }
 

@@ -36,6 +36,7 @@ enum class ErrorGroup : std::uint8_t {
 };
 inline constexpr int kErrorGroups = 10;
 const char* name_of(ErrorGroup group);
+/// Returns true for speed-ups and scaling, the last groups of the enumeration.
 inline bool is_ratio(ErrorGroup group) { return group >= ErrorGroup::speedup; }
 /// Returns the largest median error that the group may have: relative for absolute ones, of the ratio otherwise.
 double floor_of(ErrorGroup group);
@@ -89,7 +90,8 @@ struct GroupResult {
   int covered = 0;
   double half_width = 0;  ///< median of the intervals, relative
   bool met() const { return points == 0 || median <= floor_of(group); }
-  /// Returns "good", "too narrow" or "too wide", by the share of points that the 80% intervals cover.
+  /// Returns "good", "too narrow" or "too wide", by the share of points that the 80% intervals cover; "good" without
+  /// points.
   const char* interval_verdict() const;
   bool narrow() const {
     return half_width <= (group == ErrorGroup::hopper_native ? kHopperHalfWidth : kHalfWidth);
