@@ -54,8 +54,7 @@ std::optional<LossPrice> LossPrices::at(const std::string& recipe, const Planned
   price.models = law_.models_of(recipe);
   if (const GapEvidence* study = measured(recipe, run, tokens)) {
     const MeasuredGap gap = *served(*study, run.serving);
-    const double half =
-        student_t_quantile((1 + kForecastCoverage) / 2, std::max(1, study->runs - 1)) * gap.error;
+    const double half = forecast_half_width(gap.error, std::max(1, study->runs - 1));
     price.gap = {gap.mean, gap.mean - half, gap.mean + half};
     price.measured = *study;
     return price;

@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "results/record/statistics.h"
 #include "tools/analysis/model_age.h"
 #include "tools/analysis/published_losses.h"
 #include "tools/analysis/token_cost.h"
@@ -20,14 +19,14 @@ std::string interval(const std::optional<GapForecast>& one, int digits) {
 }
 
 /// Returns "1.25 [1.18, 1.32]" for a logarithm with its standard error: a factor with its 80% interval.
-std::string factor_words(const Estimate& logarithm, double freedom, double scale = 1, const char* unit = "") {
-  const double half = student_t_quantile((1 + kForecastCoverage) / 2, freedom) * logarithm.error;
+std::string factor_words(const Estimate& logarithm, int freedom, double scale = 1, const char* unit = "") {
+  const double half = forecast_half_width(logarithm.error, freedom);
   return fmt::format("{:.3g}{} [{:.3g}, {:.3g}]", scale * std::exp(logarithm.value), unit,
                      scale * std::exp(logarithm.value - half), scale * std::exp(logarithm.value + half));
 }
 
-std::string number_words(const Estimate& one, double freedom) {
-  const double half = student_t_quantile((1 + kForecastCoverage) / 2, freedom) * one.error;
+std::string number_words(const Estimate& one, int freedom) {
+  const double half = forecast_half_width(one.error, freedom);
   return fmt::format("{:+.2f} [{:+.2f}, {:+.2f}]", one.value, one.value - half, one.value + half);
 }
 

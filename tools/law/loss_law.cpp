@@ -67,6 +67,10 @@ const char* name_of(Serving serving) {
   return serving == Serving::bf16 ? "bf16" : serving == Serving::recipe ? "recipe" : "raw";
 }
 
+double forecast_half_width(double error, int freedom) {
+  return student_t_quantile((1 + kForecastCoverage) / 2, freedom) * error;
+}
+
 bool is_fp4(const std::string& recipe) {
   return recipe.find("fp4") != std::string::npos || recipe.starts_with("quartet");
 }

@@ -41,6 +41,9 @@ inline constexpr double kYoungestLawAge = 0.9;
 /// Probability with which an interval of a forecast holds, as in predictions of speed.
 inline constexpr double kForecastCoverage = 0.8;
 
+/// Returns half the width of that interval around an estimate with this standard error, by Student's t.
+double forecast_half_width(double error, int freedom);
+
 struct GapQuestion {
   std::string recipe;
   double parameters = 0;  ///< active ones of a mixture of experts
