@@ -58,8 +58,6 @@ std::string run_words(const Advice& advice) {
                      ratio_words(advice.horizon / advice.run.parameters));
 }
 
-const char* served_words(Serving serving) { return serving == Serving::bf16 ? "BF16" : "the recipe"; }
-
 /// Returns what a row costs, by which evidence, and up to what gap it pays.
 std::string price_sentence(const AdviceRow& row, const Advice& advice) {
   const LossPrice& price = *row.price;

@@ -77,7 +77,7 @@ LawTable served_table(const LossLaw& law) {
       for (const Serving serving : {Serving::bf16, Serving::recipe}) {
         const ServingRatio ratio = law.ratio(serving, training, fp4);
         result.table.rows.push_back({fp4 ? "FP4" : "FP8", name_of(training),
-                                     serving == Serving::bf16 ? "BF16" : "the recipe",
+                                     served_words(serving),
                                      fmt::format("{:.2f}", ratio.mean), fmt::format("{:.2f}", ratio.spread),
                                      fmt::format("{}", ratio.models)});
       }

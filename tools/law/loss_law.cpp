@@ -67,6 +67,8 @@ const char* name_of(Serving serving) {
   return serving == Serving::bf16 ? "bf16" : serving == Serving::recipe ? "recipe" : "raw";
 }
 
+const char* served_words(Serving serving) { return serving == Serving::bf16 ? "BF16" : "the recipe"; }
+
 double forecast_half_width(double error, int freedom) {
   return student_t_quantile((1 + kForecastCoverage) / 2, freedom) * error;
 }

@@ -34,6 +34,8 @@ namespace precbench {
 /// How trained weights are evaluated. raw: the recipe's in the recipe, BF16's in BF16.
 enum class Serving : std::uint8_t { bf16, recipe, raw };
 const char* name_of(Serving serving);
+/// Returns "BF16" or "the recipe", in which weights are served. Not for raw.
+const char* served_words(Serving serving);
 
 /// Age from which the law holds, in tokens per parameter. Gaps of younger models fall with age.
 inline constexpr double kYoungestLawAge = 0.9;
