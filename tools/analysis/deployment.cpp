@@ -137,12 +137,6 @@ Reference reference_of(const StudyRows& rows) {
   return reference;
 }
 
-/// Returns an interval over a positive unit; null without either.
-std::optional<MeanWithInterval> over(const std::optional<MeanWithInterval>& value, std::optional<double> unit) {
-  if (!value || !unit || !(*unit > 0)) return std::nullopt;
-  return MeanWithInterval{value->mean / *unit, value->low / *unit, value->high / *unit};
-}
-
 /// Returns the noise floor of BF16's forks, read in a recipe.
 NoiseFloor floor_of(const StudyRows& rows, const std::string& reading, const ForkRules& rules) {
   const ForkEvidence neutral = differences_of(rows, kBf16, rows.perturbed, {reading, reading}).evidence;
@@ -150,6 +144,11 @@ NoiseFloor floor_of(const StudyRows& rows, const std::string& reading, const For
 }
 
 }  // namespace
+
+std::optional<MeanWithInterval> ratio_to(const std::optional<MeanWithInterval>& value, std::optional<double> unit) {
+  if (!value || !unit || !(*unit > 0)) return std::nullopt;
+  return MeanWithInterval{value->mean / *unit, value->low / *unit, value->high / *unit};
+}
 
 std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
                                                          const std::vector<std::string>& recipes,
@@ -199,8 +198,8 @@ std::vector<std::optional<Deployment>> judge_deployments(const StudyRows& rows,
       const std::vector<double>& losses =
           at == reference.losses.end() ? reference.losses.rbegin()->second : at->second;
       const double loss = mean_and_spread(losses).mean;
-      const auto share = over(verdicts[k].difference, loss);
-      const auto per_byte = over(verdicts[k].difference, reference.bytes_per_token);
+      const auto share = ratio_to(verdicts[k].difference, loss);
+      const auto per_byte = ratio_to(verdicts[k].difference, reference.bytes_per_token);
       make(places[k]).*answer = DeploymentAnswer{std::move(verdicts[k]), texts[k], loss, share, per_byte};
     }
   };

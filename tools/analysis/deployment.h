@@ -29,6 +29,9 @@ struct DeploymentAnswer {
   std::optional<MeanWithInterval> share, per_byte;
 };
 
+/// Returns an interval as a fraction of `unit`; null without an interval or without a unit above 0.
+std::optional<MeanWithInterval> ratio_to(const std::optional<MeanWithInterval>& value, std::optional<double> unit);
+
 /// Difference in one reading: weights of the recipe's forks minus those of BF16's, both read in `recipe`.
 struct ReadingDifference {
   std::string recipe;

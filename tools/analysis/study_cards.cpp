@@ -440,9 +440,7 @@ std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t a
 }
 
 std::optional<MeanWithInterval> share_at(const StudyCard& card, const CardPrice& price) {
-  const auto gap = settled_at(card, price.age);
-  if (!gap || !(price.bf16_loss > 0)) return std::nullopt;
-  return MeanWithInterval{gap->mean / price.bf16_loss, gap->low / price.bf16_loss, gap->high / price.bf16_loss};
+  return ratio_to(settled_at(card, price.age), price.bf16_loss);
 }
 
 const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age) {
