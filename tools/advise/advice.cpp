@@ -77,7 +77,7 @@ Advice make_advice(const SpeedTable& speeds, const LossPrices& prices, const Pla
                    const std::optional<HorizonSlope>& slope, std::optional<double> price) {
   Advice advice = choose(speeds, prices, run, run.tokens.value_or(kHorizons[0]), slope);
   advice.price = price;
-  advice.largest_model = prices.largest_model();
+  advice.largest_model = prices.law().largest_model();
   advice.law_models = prices.law().models(), advice.law_gaps = prices.law().gaps();
   if (run.tokens) return advice;
   for (const double tokens : kAdviceHorizons) {

@@ -40,7 +40,7 @@ struct Advice {
   double horizon = 0;         ///< tokens for which the choice is made: those of the run, else kHorizons[0]
   double loss = 0;            ///< nats per token, of BF16 at the horizon, by a scaling law
   HorizonSlope slope;         ///< at the horizon
-  double largest_model = 0;   ///< as in LossPrices
+  double largest_model = 0;   ///< parameters; as the next two, of the law
   int law_models = 0, law_gaps = 0;
   std::optional<double> price;            ///< per GPU hour
   std::vector<AdviceRow> rows;            ///< in the order of speeds.rows

@@ -30,8 +30,6 @@ LossPrices::LossPrices(const LossLaw& law, std::vector<GapEvidence> own,
                        const std::vector<GapEvidence>& committed, std::vector<std::string> diverged)
     : law_(law), evidence_(std::move(own)), diverged_(std::move(diverged)) {
   evidence_.insert(evidence_.end(), committed.begin(), committed.end());
-  for (const GapEvidence& one : evidence_)
-    if (one.tokens_per_parameter >= kYoungestLawAge) largest_ = std::max(largest_, one.parameters);
 }
 
 bool LossPrices::diverged(const std::string& recipe) const {

@@ -41,8 +41,6 @@ class LossPrices {
   std::optional<LossPrice> at(const std::string& recipe, const PlannedRun& run, double tokens) const;
   bool diverged(const std::string& recipe) const;
   const LossLaw& law() const { return law_; }
-  /// Returns the parameters of the largest model with evidence of kYoungestLawAge and older.
-  double largest_model() const { return largest_; }
 
  private:
   const GapEvidence* measured(const std::string& recipe, const PlannedRun& run, double tokens) const;
@@ -50,7 +48,6 @@ class LossPrices {
   const LossLaw& law_;
   std::vector<GapEvidence> evidence_;
   std::vector<std::string> diverged_;
-  double largest_ = 0;
 };
 
 }  // namespace precbench

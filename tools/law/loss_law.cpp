@@ -87,6 +87,7 @@ LossLaw::LossLaw(const std::vector<GapEvidence>& evidence) {
     offsets_.emplace(one.recipe, 0);
     if (is_young(one)) continue;
     models.insert(model_key(one));
+    largest_ = std::max(largest_, one.parameters);
     studied[one.recipe].insert(model_key(one));
     has_scratch_ = has_scratch_ || one.training == TrainingStart::from_scratch;
   }

@@ -95,6 +95,7 @@ class LossLaw {
   double scatter() const { return fit_.within; }          ///< standard deviation of the scatter
   int models() const { return models_; }                  ///< of kYoungestLawAge and older
   int gaps() const { return gaps_; }                      ///< used in the fit
+  double largest_model() const { return largest_; }       ///< parameters, of models() alone
   int freedom() const;                                    ///< degrees of freedom of the intervals
   ServingRatio ratio(Serving serving, TrainingStart training, bool fp4) const;
 
@@ -108,6 +109,7 @@ class LossLaw {
   std::size_t first_exponent_ = 0;              ///< index of a; those of b and c follow
   bool has_scratch_ = false;
   int models_ = 0, gaps_ = 0;
+  double largest_ = 0;
   MixedFit fit_;
   std::map<bool, ServingRatio> in_weights_, in_weights_from_scratch_, of_bf16_weights_;  ///< by FP4 or not
 };

@@ -109,7 +109,9 @@ TEST_CASE("LossLaw: a recipe studied on a young model is known by its comparison
   for (const char* recipe : {"rowwise", "mxfp8"}) all.push_back(gap(recipe, 3.6e7, 0.4, 100));
   all.push_back(gap("quartet2", 3.6e7, 0.4, 300));
   all.push_back(gap("coat", 3.6e7, 0.2));  // of an age with no other recipe
+  all.push_back(gap("mxfp8", 5e9, 0.4));
   const LossLaw law(all);
+  CHECK(law.largest_model() == 1.5e9);  // the one of 5B is young
   REQUIRE(law.knows("quartet2"));
   CHECK(law.models_of("quartet2") == 0);
   CHECK(law.models_of("mxfp8") == 6);
