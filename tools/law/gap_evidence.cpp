@@ -63,11 +63,11 @@ std::vector<std::string> cells_of(const std::string& line) {
 
 /// Returns the record files of a folder and the folders in it, in the order of their names.
 std::vector<fs::path> record_files_below(const std::string& folder) {
-  if (!fs::is_directory(folder)) throw InvalidInput("" + folder + " is not a folder");
+  if (!fs::is_directory(folder)) throw InvalidInput("--evidence: " + folder + " is not a folder; name one of record files");
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
     if (entry.path().extension() == ".jsonl" && entry.is_regular_file()) files.push_back(entry.path());
-  if (files.empty()) throw InvalidInput("no record file (*.jsonl) in " + folder);
+  if (files.empty()) throw InvalidInput("--evidence: no record file (*.jsonl) in " + folder + " or the folders in it");
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -3,6 +3,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
+#include "kernels/testing/temp_directory.h"
 #include "tools/analysis/study_samples.h"
 
 using namespace precbench;
@@ -97,5 +98,7 @@ TEST_CASE("read_evidence: a damaged line is refused with its number", "[law]") {
 }
 
 TEST_CASE("evidence_in: a folder without records is refused", "[law]") {
-  CHECK_THROWS_AS(evidence_in("/no/such/folder"), InvalidInput);
+  CHECK_THROWS_WITH(evidence_in("/no/such/folder"), ContainsText("--evidence: /no/such/folder is not a folder"));
+  const TempDirectory empty;
+  CHECK_THROWS_WITH(evidence_in(empty.path().string()), ContainsText("--evidence: no record file"));
 }
