@@ -1,6 +1,8 @@
 // Evidence of the law: taken from studies and runs, written as CSV and read back.
 #include "tools/law/gap_evidence.h"
 
+#include <functional>
+
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
@@ -27,6 +29,25 @@ TEST_CASE("gap_evidence_of: one gap per recipe and age, with its error over the 
   CHECK(one.gap == Approx(0.001).margin(1e-6));
   CHECK(one.gap_error == Approx(1e-5 / std::sqrt(3.0)).epsilon(0.01));
   CHECK(one.bf16_loss == Approx(4.2).epsilon(0.01));
+}
+
+TEST_CASE("gap_evidence_of: leaves out small models, adapters and single trunks", "[law]") {
+  const auto count = [](int trunks, const std::function<void(Record&)>& change) {
+    Rows rows;
+    rows.add_frame();
+    rows.add_trunks();
+    rows.add_forks("mxfp8", 0.001, 1e-5, [&](Record& row) { Rows::ask(row), change(row); });
+    RecordRefs refs = rows.refs();
+    std::erase_if(refs, [&](const LocatedRecord* one) { return one->record.study->trunk > trunks; });
+    return gap_evidence_of(study_cards(refs), "h200/test").size();
+  };
+  const auto nothing = [](Record&) {};
+  CHECK(count(3, nothing) == 2);
+  CHECK(count(2, nothing) == 2);
+  CHECK(count(1, nothing) == 0);
+  CHECK(count(3, [](Record& row) { row.case_fields["lora_rank"] = 8; }) == 0);
+  CHECK(count(3, [](Record& row) { row.params = ParameterCounts{20'000'000, 11'000'000}; }) == 2);
+  CHECK(count(3, [](Record& row) { row.params = ParameterCounts{20'000'000, 9'000'000}; }) == 0);
 }
 
 TEST_CASE("gap_evidence_of_long_runs: pairs runs of equal seed by their held-out loss", "[law]") {
