@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <string>
+#include <utility>
 
 #include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
@@ -58,28 +58,34 @@ std::map<std::string, std::int64_t> calls_by_name(const Trace& trace) {
   return calls;
 }
 
+/// Runs a step on CPU ranks and returns the observer of rank 0. `attach` gives a rank its observer, or none.
+template <class Observer>
+Observer observed_step(const Plan& plan, const DryRun& dry, void (*attach)(Rank&, Observer*)) {
+  Observer observed;
+  run_cpu_ranks(plan, dry.extent + watching_bytes(plan), [&](Rank& rank, const DataSource& data) {
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    rank.prepare(data, 1, 0);
+    Observer own;
+    attach(rank, &own);
+    rank.enqueue();
+    rank.finish();
+    attach(rank, nullptr);
+    if (rank.comm().rank() == 0) observed = std::move(own);
+  });
+  return observed;
+}
+
 TEST_CASE("Trace: calls come in the order of a step on the CPU", "[trace]") {
   for (const Case& c : {case_of("tiny", "bf16", 1, "ddp"), case_of("tiny", "tensorwise", 2, "fsdp", 2),
                         case_of("tiny", "mxfp8", 2, "ddp"), case_of("tiny-moe", "blockwise", 1, "ddp", 3)}) {
     INFO(c.model << " " << c.recipe << " " << c.parallel);
     const Plan plan = resolve(c);
     const DryRun dry = dry_run(plan, nullptr);
-    std::vector<std::string> measured;
-    std::mutex mutex;
-    run_cpu_ranks(plan, dry.extent + watching_bytes(plan), [&](Rank& rank, const DataSource& data) {
-      rank.parameters().initialize(plan.seed, kInitialDeviation);
-      rank.prepare(data, 1, 0);
-      Names names;
-      rank.device().set_observer(&names);
-      rank.comm().set_observer(&names);
-      rank.enqueue();
-      rank.finish();
-      rank.device().set_observer(nullptr);
-      rank.comm().set_observer(nullptr);
-      const std::lock_guard lock(mutex);
-      if (rank.comm().rank() == 0) measured = names.names;
-    });
-    CHECK(names_of(dry.ops()) == measured);
+    const auto attach = [](Rank& rank, Names* names) {
+      rank.device().set_observer(names);
+      rank.comm().set_observer(names);
+    };
+    CHECK(names_of(dry.ops()) == observed_step<Names>(plan, dry, attach).names);
   }
 }
 
@@ -97,21 +103,11 @@ TEST_CASE("Trace: starts, waits, lanes and communicators are those of a step on 
     c.context = layout.context;
     const Plan plan = resolve(c);
     const DryRun dry = dry_run(plan, nullptr);
-    Trace measured;
-    std::mutex mutex;
-    run_cpu_ranks(plan, dry.extent + watching_bytes(plan), [&](Rank& rank, const DataSource& data) {
-      rank.parameters().initialize(plan.seed, kInitialDeviation);
-      rank.prepare(data, 1, 0);
-      TraceWriter writer;
-      rank.device().set_observer(&writer);
-      rank.comm().set_comm_observer(&writer);
-      rank.enqueue();
-      rank.finish();
-      rank.device().set_observer(nullptr);
-      rank.comm().set_comm_observer(nullptr);
-      const std::lock_guard lock(mutex);
-      if (rank.comm().rank() == 0) measured = writer.take(1);
-    });
+    const auto attach = [](Rank& rank, TraceWriter* writer) {
+      rank.device().set_observer(writer);
+      rank.comm().set_comm_observer(writer);
+    };
+    const Trace measured = observed_step<TraceWriter>(plan, dry, attach).take(1);
     CHECK(measured.collectives == dry.trace.collectives);
     CHECK(measured.comms == dry.trace.comms);
     CHECK(names_of_events(measured) == names_of_events(dry.trace));
