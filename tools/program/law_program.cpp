@@ -69,13 +69,14 @@ CLI::App* add_law_command(CLI::App& app, LawCommand& command) {
   add_list("--table", command.tables, "tables by name (default all)", "NAME[,NAME]");
   add_list("--parameters", command.parameters, "model sizes, active parameters (default 8B,70B)", "N[,N]");
   add_list("--tokens", command.tokens, "lengths of training (default 1T,15T)", "N[,N]");
-  add_list("--recipe", command.recipes, "recipes of the tables of sizes", "NAME[,NAME]");
+  add_list("--recipe", command.recipes,
+           "recipes of the tables of sizes (default tensorwise,rowwise,blockwise,mxfp8,nvfp4_all)", "NAME[,NAME]");
   sub->add_option("--format", command.format, "output format: terminal or Markdown")
       ->check(CLI::IsMember({"term", "md"}).description(""))
       ->type_name("term|md")
       ->capture_default_str();
   sub->add_option("--evidence", command.evidence,
-                  "print instead, as CSV, what the records in a folder say of loss gaps")
+                  "print the loss gaps that the records in a folder measured, as CSV, instead of tables")
       ->type_name("DIR");
   return sub;
 }
