@@ -25,7 +25,8 @@ AdviceRow row_of(const SpeedRow& speed, const LossPrices& prices, const Advice& 
   return row;
 }
 
-/// Returns true if models beyond their youth stand behind the price.
+/// Returns true if the price comes from a study of this model, or the recipe was studied on models of kYoungestLawAge
+/// and older.
 bool is_trained(const AdviceRow& row) { return row.price->measured || row.price->models > 0; }
 
 /// Makes the choice for one number of tokens.

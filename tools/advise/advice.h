@@ -20,8 +20,8 @@ struct AdviceRow {
   bool diverged = false;                   ///< in a study of the reader
   std::optional<MeanWithInterval> break_even{};  ///< gap at the horizon below which the recipe pays, nats
   std::optional<MeanWithInterval> equal_loss{};  ///< null without a price
-  /// Has a speed and a price, fits, is not known to fail, did not diverge; and was studied on trained models, if any such
-  /// recipe is eligible.
+  /// Has a speed and a price, fits, is not known to fail, did not diverge; and was studied on trained models, if any
+  /// such recipe is eligible.
   bool eligible = false;
 };
 
@@ -45,8 +45,8 @@ struct Advice {
   std::optional<double> price;            ///< per GPU hour
   std::vector<AdviceRow> rows;            ///< in the order of speeds.rows
   std::optional<std::size_t> pick;        ///< the recommended row
-  /// The eligible row, not BF16, whose interval of the speed-up to equal loss has the highest lower end: a measured speed is
-  /// preferred to a prediction that is hardly better.
+  /// The eligible row, not BF16, whose interval of the speed-up to equal loss has the highest lower end: a measured
+  /// speed is preferred to a prediction that is hardly better.
   std::optional<std::size_t> best;
   std::vector<HorizonChoice> choices;     ///< at kAdviceHorizons; empty if the run's tokens are known
   int status = 0;  ///< exit status of the command

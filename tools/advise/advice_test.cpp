@@ -92,7 +92,7 @@ TEST_CASE("make_advice: recommends the highest speed-up to equal loss", "[advise
 }
 
 TEST_CASE("make_advice: compares the break-even with the gap of the deployment", "[advise]") {
-  // 0.003 nats served in BF16 leave tensorwise ahead of nothing but blockwise; 0.006 served in the recipe do not pay at 15T.
+  // tensorwise costs 0.003 nats served in BF16, which pays at 15T, and 0.006 served in the recipe, which does not.
   SpeedTable table = speeds();
   table.rows.erase(table.rows.begin() + 1);  // blockwise
   const LossPrices prices = prices_of(0.003);
@@ -197,7 +197,8 @@ TEST_CASE("make_advice: prices of the law are smooth in the tokens, and agree wi
 }
 
 TEST_CASE("advice_text: says where the law is extrapolated", "[advise]") {
-  // A study of one recipe on a larger model does not make the law of the others, which was not fitted to it, reach further.
+  // A study of one recipe on a larger model does not make the law of the others, which was not fitted to it, reach
+  // further.
   GapEvidence own = measured("rowwise", 0.0005, 1e12);
   own.parameters = 70e9;
   const LossPrices prices(committed_law(), {own}, committed_evidence());

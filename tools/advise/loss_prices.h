@@ -23,9 +23,8 @@ struct PlannedRun {
 struct LossPrice {
   MeanWithInterval gap;                 ///< mean: the median of a forecast
   std::optional<GapEvidence> measured;  ///< the study that it comes from; null: the law
-  int models = 0;  ///< trained models that were studied in the recipe; 0: young ones alone
-  bool younger =
-      false;  ///< the run is younger than the law's models: the gap at their youngest age stands in
+  int models = 0;        ///< of kYoungestLawAge and older that were studied in the recipe; 0: only younger ones
+  bool younger = false;  ///< than the law's models: the gap is that at kYoungestLawAge
 
   /// Returns "measured", "law" or "law, young models".
   const char* evidence() const;
@@ -33,7 +32,8 @@ struct LossPrice {
 
 class LossPrices {
  public:
-  /// `own`: what the reader's studies measured, preferred to `committed`. `diverged`: recipes whose forks diverged in them.
+  /// `own`: what the reader's studies measured, preferred to `committed`. `diverged`: recipes whose forks diverged in
+  /// them.
   LossPrices(const LossLaw& law, std::vector<GapEvidence> own, const std::vector<GapEvidence>& committed,
              std::vector<std::string> diverged = {});
 

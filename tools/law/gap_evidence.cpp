@@ -27,7 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kHeader =
-    "records,parameters,tokens_per_parameter,recipe,training,fork_steps,bf16_loss,gap,gap_error,runs,held_out,in_bf16,in_bf16_error,in_recipe,in_recipe_error,at_switch";
+    "records,parameters,tokens_per_parameter,recipe,training,fork_steps,bf16_loss,gap,gap_error,runs,held_out,"
+    "in_bf16,in_bf16_error,in_recipe,in_recipe_error,at_switch";
 
 /// Returns the standard error that a 95% interval over `runs` runs states.
 double error_of(const MeanWithInterval& interval, int runs) {
@@ -45,7 +46,7 @@ std::optional<MeanWithInterval> difference_at(const std::optional<DeploymentAnsw
   return found ? found->difference : std::nullopt;
 }
 
-/// Six significant digits: more than the runs resolve, and the same text on every machine.
+/// Formats six significant digits: more than the runs resolve, and the same text on every machine.
 std::string digits(const std::optional<double>& value) { return value ? fmt::format("{:.6g}", *value) : ""; }
 
 /// Returns two cells: mean and standard error.

@@ -33,15 +33,16 @@ struct GapEvidence {
   TrainingStart training = TrainingStart::continued;
   std::int64_t fork_steps = 0;  ///< 0 from scratch
   double bf16_loss = 0;         ///< loss that the gap is a share of
-  double gap =
-      0;  ///< loss of the recipe minus BF16's: of training over the last half of the forks; from scratch held out
+  /// Loss of the recipe minus BF16's: the training loss over the last half of the forks; from scratch, the held-out
+  /// loss.
+  double gap = 0;
   double gap_error = 0;  ///< standard error of the gap, over the runs
   int runs = 0;
-  /// Held-out differences after the last step: weights of the recipe in the recipe minus BF16's in BF16; both in BF16; both
-  /// in the recipe. Null where they were not measured.
+  /// Held-out loss after the last step: weights of the recipe evaluated in the recipe, minus BF16's evaluated in BF16.
+  /// Null, as the next two, where it was not measured.
   std::optional<double> held_out;
-  std::optional<MeasuredGap> in_bf16, in_recipe;
-  /// BF16's weights in the recipe minus in BF16, when the forks began.
+  std::optional<MeasuredGap> in_bf16, in_recipe;  ///< the same with both evaluated in BF16; with both in the recipe
+  /// Held-out loss of BF16's weights evaluated in the recipe, minus evaluated in BF16, when the forks began.
   std::optional<double> at_switch;
 
   double share() const { return gap / bf16_loss; }
@@ -54,20 +55,20 @@ struct GapEvidence {
 /// Smallest model of the evidence. Smaller ones train with settings of their own.
 inline constexpr double kSmallestEvidence = 10e6;
 
-/// Returns the settled gaps of the studies' cards, one per recipe and age, of at least two trunks each. `records`: as in
-/// GapEvidence. Leaves out models below kSmallestEvidence, adapters, and cases that change more than the recipe (the output
-/// layer in the recipe).
+/// Returns the settled gaps of the studies' cards, one per recipe and age, of at least two trunks each. `records`: as
+/// in GapEvidence. Leaves out models below kSmallestEvidence, adapters, and cases that change more than the recipe (the
+/// output layer in the recipe).
 std::vector<GapEvidence> gap_evidence_of(const std::vector<StudyCard>& cards, const std::string& records);
 
-/// Returns the gaps of runs from scratch that end with a held-out loss, paired with BF16's runs of the same seed. A recipe
-/// needs two pairs, a model kSmallestEvidence parameters.
+/// Returns the gaps of runs from scratch that end with a held-out loss, paired with BF16's runs of the same seed. A
+/// recipe needs two pairs, a model kSmallestEvidence parameters.
 std::vector<GapEvidence> gap_evidence_of_long_runs(const RecordRefs& runs, const std::string& records);
 
 /// Drops, to limit memory, parts of a record that neither loss gaps nor speeds are computed from. For read_records.
 void reduce_for_evidence(Record& record);
 
-/// Returns the evidence of the record files (*.jsonl) in a folder and the folders in it, named by their paths from there.
-/// Throws InvalidInput.
+/// Returns the evidence of the record files (*.jsonl) in a folder and the folders in it, named by their paths from
+/// there. Throws InvalidInput.
 std::vector<GapEvidence> evidence_in(const std::string& folder);
 
 /// Returns the evidence as lines of CSV with a header, and reads it back. Throws InvalidInput for a damaged line.

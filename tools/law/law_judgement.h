@@ -1,4 +1,4 @@
-// Sets forecasts of the law beside what others published. Nothing is fitted to their figures.
+// Compares forecasts of the law with published gaps, to none of which it was fitted.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ namespace precbench {
 /// Largest factor between forecast and published gap that counts as near.
 inline constexpr double kNearFactor = 1.5;
 
-/// A published gap, or the bound of a published "no difference", beside the law's forecast of the raw gap. Both in nats where
-/// the source has nats, else in per cent of BF16's loss.
+/// A published gap, or the bound of a published "no difference", beside the law's forecast of the raw gap. Both in nats
+/// where the source has nats, else in per cent of BF16's loss.
 struct JudgedLoss {
   const PublishedLoss* published = nullptr;
   double value = 0;  ///< the gap, or the bound
@@ -23,8 +23,8 @@ struct JudgedLoss {
   std::optional<GapForecast> forecast;
   std::string not_forecast;  ///< why there is no forecast; empty if there is
   bool near = false;         ///< gap: within kNearFactor or its own noise; bound: the median is below it
-  bool inside =
-      false;  ///< the interval, widened by the published noise, holds the gap or reaches below the bound
+  /// The interval, widened by the published noise, contains the gap; or its lower end is below the bound.
+  bool inside = false;
 };
 
 /// Returns the entries of tiers judged, share and continued that are gaps or bounds, in the file's order.

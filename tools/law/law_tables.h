@@ -1,4 +1,4 @@
-// Tables of the law: of what it consists, how it was judged, and what it says of models that people train.
+// Tables of the law: its terms, its forecasts for models of common sizes, and how these compare with measured gaps.
 #pragma once
 
 #include <optional>
@@ -24,8 +24,8 @@ struct LawSizes {
   std::vector<std::string> recipes = {"tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"};
 };
 
-/// Returns all tables of the law: sizes, recipes, terms, served, left-out, published, failures. `evidence`: what the law was
-/// fitted to.
+/// Returns all tables of the law: sizes, sizes-continued, terms, recipes, served, left-out, published, failures.
+/// `evidence`: what the law was fitted to.
 std::vector<LawTable> law_tables(const LossLaw& law, const std::vector<GapEvidence>& evidence,
                                  const LawSizes& sizes = {});
 

@@ -169,7 +169,8 @@ ServingRatio LossLaw::ratio(Serving serving, TrainingStart training, bool fp4) c
     // One model was trained from scratch: the spread between models is that of the forks.
     return scratch && from_scratch.models > 0 ? ServingRatio{from_scratch.mean, forks.spread, forks.models}
                                               : forks;
-  // The cost of the recipe for BF16's weights does not depend on how the recipe's weights were trained; the raw gap does.
+  // The cost of the recipe for BF16's weights does not depend on how the recipe's weights were trained; the raw gap
+  // does.
   const ServingRatio& cost = of_bf16_weights_.at(fp4);
   const double factor = scratch ? std::exp(this->from_scratch()->value) : 1;
   return {1 - cost.mean / factor, cost.spread / factor, cost.models};

@@ -1,23 +1,27 @@
-// The law of the loss gap: what a recipe is expected to cost a model of any size and age, by how its weights are served.
+// The law of the loss gap: what a recipe is expected to cost a model of any size and age, by how its weights are
+// served.
 //
-// The raw gap (weights of the recipe evaluated in the recipe, minus BF16's in BF16) is a share of BF16's loss. Its logarithm is
-// fitted to the gaps that this repository measured (gap_evidence.h):
+// The raw gap (weights of the recipe evaluated in the recipe, minus BF16's in BF16) is a share of BF16's loss. Its
+// logarithm is fitted to the gaps that this repository measured (gap_evidence.h):
 //
 //   ln(raw gap / BF16 loss) = offset(recipe) + a ln(parameters / 1B) + b ln(tokens per parameter / 100)
 //                             + c (if trained from scratch) + model effect + scatter
 //
-// Offsets, a, b and c are coefficients. A model effect is how much all gaps of one model lie above or below the law, scatter is
-// the rest: text, learning rate, recipe. Both are normal with mean 0; their variances are those of the highest restricted
-// likelihood (mixed_model.h). A forecast is for a model that nobody has studied, so its interval spans the errors of the
-// coefficients, another model's effect and scatter. A share of the loss is used because a token may be a byte or a word.
+// Offsets, a, b and c are coefficients. A model effect is how much all gaps of one model lie above or below the law;
+// scatter is the rest: text, learning rate, recipe. Both are normal with mean 0; their variances maximize the
+// restricted likelihood (mixed_model.h). A forecast is for a model that nobody has studied, so its interval spans the
+// errors of the coefficients, another model's effect and scatter. A share of the loss is used because tokens differ in
+// length.
 //
-// Models younger than kYoungestLawAge add one thing: how recipes compare with each other. Each has a level of its own at every
-// age and length of the forks.
+// Models younger than kYoungestLawAge only tell how recipes compare with each other: each has a level of its own at
+// every age and length of the forks.
 //
-// Only one model was trained from scratch, so c is known for one model. Others may differ from it by as much as c itself.
+// Only one model was trained from scratch, so c is known for one model. Others may differ from it by as much as c
+// itself.
 //
-// Served in BF16, weights cost a part of the raw gap; served in the recipe, the raw gap minus what the recipe costs BF16's
-// weights. Both are ratios to the raw gap, one for FP8 and one for FP4: means over the models, with their spread between them.
+// Served in BF16, weights cost a part of the raw gap; served in the recipe, the raw gap minus what the recipe costs
+// BF16's weights. Both are ratios to the raw gap, one for FP8 and one for FP4: means over the models, with their spread
+// between them.
 #pragma once
 
 #include <cstdint>
@@ -72,9 +76,9 @@ class LossLaw {
   /// Fits the law. Throws InvalidInput if the evidence has too few models of kYoungestLawAge and older.
   explicit LossLaw(const std::vector<GapEvidence>& evidence);
 
-  /// Returns the loss gap as a share of BF16's loss. Null for an unknown recipe, for a model younger than kYoungestLawAge,
-  /// and where the evidence lacks the serving. `noise`: standard error, relative to the gap, of a measurement that the
-  /// forecast is compared with.
+  /// Returns the loss gap as a share of BF16's loss. Null for an unknown recipe, for a model younger than
+  /// kYoungestLawAge, and where the evidence lacks the serving. `noise`: standard error, relative to the gap, of a
+  /// measurement that the forecast is compared with.
   std::optional<GapForecast> share(const GapQuestion& question, double noise = 0) const;
   /// Returns the gap in nats, at BF16's loss by the scaling law of token_cost.h.
   std::optional<GapForecast> nats(const GapQuestion& question) const;
@@ -85,7 +89,8 @@ class LossLaw {
   /// Returns the number of models of kYoungestLawAge and older that were studied in the recipe.
   int models_of(const std::string& recipe) const;
 
-  /// Share at 1B parameters and 100 tokens per parameter, continued from BF16, as its logarithm. The recipe must be known.
+  /// Share at 1B parameters and 100 tokens per parameter, continued from BF16, as its logarithm. The recipe must be
+  /// known.
   Estimate offset(const std::string& recipe) const { return fit_.estimate(offsets_.at(recipe)); }
   Estimate size_exponent() const { return fit_.estimate(first_exponent_); }
   Estimate age_exponent() const { return fit_.estimate(first_exponent_ + 1); }

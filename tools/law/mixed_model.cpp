@@ -40,7 +40,7 @@ Vector solve(const Matrix& l, Vector b) {
 struct Equations {
   Matrix factor;          ///< Cholesky factor of the matrix
   Vector solution;        ///< coefficients, then group effects
-  double likelihood = 0;  ///< restricted, logarithm, but for a constant
+  double likelihood = 0;  ///< logarithm of the restricted likelihood, up to a constant
 };
 
 Equations solve_with(const std::vector<MixedPoint>& points, const std::vector<bool>& free, double between,

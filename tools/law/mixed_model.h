@@ -1,9 +1,9 @@
 // A linear model with random group effects: y = x b + u(group) + e.
 //
-// Every group effect u is one more coefficient, with a normal prior of mean 0 and standard deviation `between`. So the fit is
-// ridge regression: weighted least squares in which group effects are pulled towards 0 (Henderson's mixed model equations).
-// The scatter e has the variance within^2 plus that of the measurement. Both standard deviations maximize the restricted
-// likelihood.
+// Every group effect u is one more coefficient, with a normal prior of mean 0 and standard deviation `between`. So the
+// fit is ridge regression: weighted least squares in which group effects are pulled towards 0 (Henderson's mixed model
+// equations). The scatter e has the variance within^2 plus that of the measurement. Both standard deviations maximize
+// the restricted likelihood.
 #pragma once
 
 #include <cstddef>
@@ -34,12 +34,13 @@ struct MixedFit {
   Estimate mean_at(const std::vector<double>& x) const;
 };
 
-/// Fits the points, of which there must be at least one. `free`: one entry per group; the effect of a free group has no prior,
-/// so that its points say nothing about levels. A coefficient that the points do not determine has a standard error of about
-/// kUndetermined.
+/// Fits the points, of which there must be at least one. `free`: one entry per group; the effect of a free group has no
+/// prior, so that its points determine no level. A coefficient that the points do not determine has a standard error of
+/// about kUndetermined.
 MixedFit fit_mixed_model(const std::vector<MixedPoint>& points, const std::vector<bool>& free);
 
-/// Standard deviation of the prior of coefficients and of free groups, in units of y: so large that it says nothing.
+/// Standard deviation of the prior of coefficients and of free groups, in units of y: so large that it has no
+/// influence.
 inline constexpr double kUndetermined = 100;
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// The command `law`: the law of the loss gap, how it was judged, and what it says of models that people train.
+// The command `law`: prints tables of the law of the loss gap (tools/law), or the evidence in a folder of records.
 #pragma once
 
 #include <string>
