@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import check_losses
+import house
 import prediction_tables
 import profile_table
 from check_links import anchors, fault
@@ -86,6 +87,19 @@ class Tables(unittest.TestCase):
                      "<!-- table fsdp2 -->\n<!-- report x -->\n<!-- end -->\n"):
             with self.assertRaises(SystemExit):
                 faults_of(README, text)
+
+
+class House(unittest.TestCase):
+    def test_lines_are_those_with_code(self):
+        self.assertEqual(house.lines_of('int a;  // one\n\n/* two\n   three */\nconst char* b = "// four";\n'), 2)
+        self.assertEqual(house.lines_of('auto a = R"x(\n// text\n)x";\nchar q = \'"\';  // "\n'), 4)
+
+    def test_tests_and_families_are_told_apart(self):
+        for path in "bench/step/rank_test.cpp", "models/config/hugging_face_testing.h", "tools/fuzz/record_fuzz.cpp":
+            self.assertTrue(house.TEST.search(path), path)
+        self.assertFalse(house.TEST.search("kernels/testing/test_main.cpp"))
+        self.assertTrue(house.FAMILY.search("is_gpt_bigcode(config)"))
+        self.assertFalse(house.FAMILY.search("bytes of an ophiuchus"))
 
 
 class Links(unittest.TestCase):
