@@ -214,7 +214,7 @@ std::vector<LeftOut> leave_one_model_out(const std::vector<GapEvidence>& evidenc
   for (const auto& [size, key] : models) {
     std::vector<GapEvidence> rest;
     std::copy_if(evidence.begin(), evidence.end(), std::back_inserter(rest),
-                 [&](const GapEvidence& one) { return model_key(one) != key; });
+                 [&, key = key](const GapEvidence& one) { return model_key(one) != key; });
     const LossLaw law(rest);
     LeftOut result;
     double errors = 0, bias = 0;
