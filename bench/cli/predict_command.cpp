@@ -228,7 +228,8 @@ CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
       "Examples:\n"
       "  precbench predict --published results/published/points.json\n"
       "  precbench predict results/h200/single.jsonl results/h200x4/scaling.jsonl");
-  sub->add_option("PATH", command.records, "record files, folders of *.jsonl, or - for standard input")
+  sub->add_option("PATH", command.records,
+                  "record files (.jsonl, .jsonl.xz), folders of them, or - for standard input")
       ->type_name("");
   sub->add_option("--published", command.published,
                   "file of published points, as results/published/points.json")

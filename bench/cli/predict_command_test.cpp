@@ -1,6 +1,8 @@
 // The command `predict`: a line for each point, a last line of groups, and errors by name.
 #include "bench/cli/predict_command.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -9,6 +11,7 @@
 
 #include "bench/cli/cli_testing.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/xz_testing.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
@@ -189,20 +192,57 @@ TEST_CASE("dry run: names of files are printable", "[published]") {
   }
 }
 
-TEST_CASE("predict and rates: compressed records are named with the command that unpacks them",
-          "[published]") {
+TEST_CASE(
+    "commands that read records read packed ones, and refuse damaged and otherwise compressed ones by name",
+    "[published]") {
   const std::string file = PRECBENCH_SOURCE_DIR "/results/h200/lora-smollm2.jsonl.xz";
-  CHECK(contains(testing::refused("predict " + file), "xz -dc " + file + " | precbench predict -"));
-  CHECK(contains(testing::refused("rates " + file), "xz -dc " + file + " | precbench rates -"));
-  CHECK(contains(testing::refused("report " + file), "xz -dc " + file + " | precbench report -"));
-  CHECK(contains(
-      testing::refused("check --baseline " PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl " + file),
-      "xz -dc " + file + " | precbench check --baseline FILE -"));
-  CHECK(contains(testing::refused("check --baseline " + file +
-                                  " " PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl"),
-                 "xz -dc " + file + " | precbench check --baseline - RUN"));
-  CHECK(contains(testing::refused("advise --model tiny --gpu h200 --records " + file),
-                 "xz -dc " + file + " | precbench advise --records -"));
+  const std::string baseline = PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl";
+  const TempDirectory folder;
+  const std::string records = file_text(baseline), copy = folder.write("plain/run.jsonl", records),
+                    packed = folder.write("run.jsonl.xz", testing::packed_with_xz(records));
+  const auto says = [](const std::string& command) {
+    const Answer answer = testing::precbench_says(command);
+    INFO(command << '\n' << answer.text);
+    CHECK(answer.status == 0);
+    return answer.text;
+  };
+  const auto same = [&](const std::string& command) {
+    // Names of files stand in the output.
+    std::string plain = says(fmt::format(fmt::runtime(command), copy)),
+                unpacked = says(fmt::format(fmt::runtime(command), packed));
+    for (auto* text : {&plain, &unpacked})
+      for (const std::string& name : {copy, packed})
+        for (std::size_t at; (at = text->find(name)) != std::string::npos;)
+          text->replace(at, name.size(), "RECORDS");
+    CHECK(plain == unpacked);
+  };
+  same("report --format md {}");
+  same("check --baseline " + baseline + " {} --tokens-per-s off");
+  same("check --baseline {} " + baseline + " --tokens-per-s off");
+  same("predict {}");
+  same("report --format csv - <{}");
+  // What is left out of rates is said of the records that were read.
+  CHECK(contains(testing::precbench_says("rates " + file + " -o " + (folder / "rates")).text,
+                 "records skipped: of a study"));
+  says("advise --model smollm2-135m --gpu h200 --records " + file);
+  CHECK(contains(testing::refused("check --accept --baseline " + packed + " " + baseline),
+                 "unpack it first: xz -d " + packed));
+
+  const std::string whole = file_text(packed),
+                    cut = folder.write("cut.jsonl.xz", whole.substr(0, whole.size() / 2)),
+                    gzip = folder.write("r.jsonl.gz", "\x1F\x8B...");
+  for (const std::string command :
+       {"predict ", "rates ", "report ", "advise --model tiny --gpu h200 --records "}) {
+    CHECK(contains(testing::refused(command + cut), cut + ": truncated xz data"));
+    CHECK(contains(testing::refused(command + gzip),
+                   "unpack it on the way: gzip -dc " + gzip + " | precbench "));
+  }
+  CHECK(contains(testing::refused("check --baseline " + baseline + " " + cut), cut + ": truncated xz data"));
+  CHECK(contains(testing::refused("check --baseline " + baseline + " " + gzip),
+                 "| precbench check --baseline FILE -"));
+  CHECK(contains(testing::refused("check --baseline " + cut + " " + baseline), cut + ": truncated xz data"));
+  CHECK(contains(testing::refused("check --baseline " + gzip + " " + baseline),
+                 "| precbench check --baseline - RUN"));
 }
 
 TEST_CASE("predict: takes points or records and not both or neither", "[published]") {

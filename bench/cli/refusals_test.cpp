@@ -289,6 +289,10 @@ TEST_CASE("dry run: bad input is refused as by the sweep", "[cli]") {
   std::filesystem::create_directory(directory / "made/records.jsonl");
   CHECK(refused("sweep --dry-run --device cpu --out " + (directory / "made")) ==
         "precbench: --out: " + (directory / "made/records.jsonl") + ": a folder, not a file");
+  const std::string packed = directory.write("packed/records.jsonl.xz", "");
+  CHECK(refused("sweep --dry-run --device cpu --out " + (directory / "packed")) ==
+        "precbench: --out: " + packed +
+            ": nothing can be added to packed records; unpack them first: xz -d " + packed);
   // A dry run writes nothing.
   CHECK(precbench_says("sweep --dry-run --device cpu --out " + (directory / "new/out")).status == 0);
   CHECK(precbench_says("sweep --dry-run --device cpu --save-init " + (directory / "new/w")).status == 0);

@@ -14,6 +14,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
 #include "results/record/record_file.h"
+#include "results/record/shell.h"
 
 namespace precbench {
 namespace {
@@ -37,6 +38,11 @@ std::string first_runs_in(const fs::path& folder) { return records_in(folder) + 
 
 void check_files_in(const fs::path& folder) {
   std::error_code error;
+  if (const std::string packed = records_in(folder) + ".xz";
+      fs::exists(packed, error) && !fs::exists(records_in(folder), error))
+    throw InvalidInput(
+        fmt::format("--out: {}: nothing can be added to packed records; unpack them first: xz -d {}", packed,
+                    shell_path(packed)));
   for (const std::string& file : {records_in(folder), first_runs_in(folder)}) {
     if (!fs::exists(file, error)) continue;
     try {

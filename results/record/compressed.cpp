@@ -20,10 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::pair<std::string_view, std::string_view> kUnpackers[] = {
-    {std::string_view("\xFD\x37zXZ\0", 6), "xz"},
-    {"\x1F\x8B", "gzip"},
-    {"\x28\xB5\x2F\xFD", "zstd"},
-    {"BZh", "bzip2"}};
+    {"\x1F\x8B", "gzip"}, {"\x28\xB5\x2F\xFD", "zstd"}, {"BZh", "bzip2"}};
 
 /// Returns the unpacker of a regular file; "" for others.
 std::string_view unpacker_of_file(const std::string& path) {
@@ -67,7 +64,7 @@ void refuse_compressed(const std::vector<std::string>& paths, const std::string&
       const auto compressed = compressed_file_in(path);
       if (!compressed) continue;
       file = *compressed;
-      which = fmt::format("{}: no record file (*.jsonl); {}", path, file);
+      which = fmt::format("{}: no record file (*.jsonl, *.jsonl.xz); {}", path, file);
     }
     if (const std::string_view unpacker = unpacker_of_file(file); !unpacker.empty())
       throw InvalidInput(fmt::format("{}: compressed with {}; unpack it on the way: {} -dc {} | {}", which,

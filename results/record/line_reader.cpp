@@ -16,6 +16,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
 #include "kernels/base/untrusted_input.h"
+#include "kernels/base/xz.h"
 
 namespace precbench {
 namespace {
@@ -76,13 +77,37 @@ LineReader::LineReader(const std::string& path, std::size_t most)
 
 LineReader::~LineReader() { ::close(descriptor_); }
 
-bool LineReader::fill() {
+/// Reads bytes as they are stored; returns 0 at the end.
+std::size_t LineReader::read_input(char* to, std::size_t most) {
   ssize_t got;
-  do got = ::read(descriptor_, buffer_.data(), buffer_.size());
+  do got = ::read(descriptor_, to, most);
   while (got < 0 && errno == EINTR);
   if (got < 0) cannot_read(input_name(path_), errno);
-  begin_ = 0;
-  end_ = static_cast<std::size_t>(got);
+  return static_cast<std::size_t>(got);
+}
+
+/// Fills the buffer with the first bytes of plain input, or begins to unpack.
+void LineReader::find_packing() {
+  packing_known_ = true;
+  const auto begin = [this] { return std::string_view(buffer_.data(), end_); };
+  // A pipe may give them one by one.
+  while (end_ < kXzMagicBytes && may_be_xz(begin())) {
+    const std::size_t got = read_input(buffer_.data() + end_, buffer_.size() - end_);
+    if (got == 0) break;
+    end_ += got;
+  }
+  if (!is_xz(begin())) return;
+  unpacked_ = std::make_unique<XzReader>(input_name(path_), std::string(begin()),
+                                         [this](char* to, std::size_t most) { return read_input(to, most); });
+  end_ = 0;
+}
+
+bool LineReader::fill() {
+  begin_ = end_ = 0;
+  if (!packing_known_) find_packing();
+  if (end_ == 0)
+    end_ = unpacked_ ? unpacked_->read(buffer_.data(), buffer_.size())
+                     : read_input(buffer_.data(), buffer_.size());
   return end_ > 0;
 }
 

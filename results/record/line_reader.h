@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,9 @@ std::optional<int> named_descriptor(const std::string& path);
 /// Returns the name of the input for messages: "standard input", or the path.
 std::string input_name(const std::string& path);
 
+class XzReader;
+
+/// Data packed with xz (kernels/base/xz.h) are unpacked as they are read, from files and descriptors alike.
 class LineReader {
  public:
   /// `most`: maximum bytes of a line that are stored. `path`: a regular file, or a descriptor
@@ -25,7 +29,7 @@ class LineReader {
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
 
-  /// Advances to the next line; returns false at the end. Throws InvalidInput if reading fails.
+  /// Advances to the next line; returns false at the end. Throws InvalidInput if reading fails or packed data are damaged.
   bool next();
 
   const std::string& line() const {
@@ -37,11 +41,15 @@ class LineReader {
 
  private:
   bool fill();
+  std::size_t read_input(char* to, std::size_t most);
+  void find_packing();
 
   std::string path_;
   std::size_t most_;
   int descriptor_;
   std::vector<char> buffer_;
+  bool packing_known_ = false;
+  std::unique_ptr<XzReader> unpacked_;  ///< null for plain input
   std::size_t begin_ = 0, end_ = 0;  ///< unread part of the buffer
   std::string line_;
   std::size_t bytes_ = 0, number_ = 0;

@@ -95,7 +95,8 @@ std::vector<std::string> files_of(const std::string& path) {
   if (!fs::is_directory(status)) return {path};
   std::vector<std::string> files = record_files_in(path);
   if (files.empty())
-    throw InvalidInput(path + ": no record file (*.jsonl) in this folder or in the folders in it");
+    throw InvalidInput(path +
+                       ": no record file (*.jsonl, *.jsonl.xz) in this folder or in the folders in it");
   return files;
 }
 

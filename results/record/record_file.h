@@ -72,10 +72,10 @@ struct RecordSet {
 /// Records that are equal, or whose times do not tell their order, are problems either way.
 enum class Repeats : std::uint8_t { newest, all };
 
-/// Reads record files, and those of folders (record_folder.h), in the order given. "-" and /dev/stdin are
+/// Reads record files, plain or packed with xz, and those of folders (record_folder.h), in the order given. "-" and /dev/stdin are
 /// standard input, /dev/fd/N is an open descriptor. Applies `reduce` to every record as it is read, to limit
 /// memory. Throws InvalidInput if a path does not exist, cannot be read, is not a regular file (a named
-/// pipe), or is a folder without record files.
+/// pipe), is damaged xz data, or is a folder without record files.
 RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce = nullptr,
                        Repeats repeats = Repeats::newest);
 

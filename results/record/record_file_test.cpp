@@ -9,8 +9,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "kernels/base/xz_testing.h"
 #include "kernels/testing/catch.h"
+#include "kernels/testing/heap.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
 #include "results/record/compressed.h"
@@ -364,25 +367,80 @@ TEST_CASE("read_records: a folder without record files stands for the folders in
   append_record(scratch / "own.jsonl", samples::gpu_record("blockwise", 200));
   CHECK(record_files_in(folder) == std::vector<std::string>{scratch / "own.jsonl"});
   CHECK(contains(refusal_of([&] { read_records({scratch / "none"}); }),
-                 "none: no record file (*.jsonl) in this folder or in the folders in it"));
+                 "none: no record file (*.jsonl, *.jsonl.xz) in this folder or in the folders in it"));
+}
+
+TEST_CASE("read_records: files packed with xz are read like plain ones, alone and in folders",
+          "[record_file]") {
+  const TempDirectory scratch;
+  const std::string plain = scratch / "a.jsonl";
+  append_record(plain, samples::gpu_record("bf16", 250));
+  append_record(plain, samples::gpu_record("mxfp8", 200));
+  const std::string text = file_text(plain),
+                    xz = scratch.write("b/a.jsonl.xz", testing::packed_with_xz(text));
+  const auto text_of_records = [](const std::string& path) {
+    const RecordSet set = read_records({path});
+    CHECK(set.problems.empty());
+    std::string all;
+    for (const LocatedRecord& located : set.records)
+      all += nlohmann::ordered_json(located.record).dump() + "\n";
+    return all;
+  };
+  CHECK(text_of_records(xz) == text);
+  CHECK(text_of_records(scratch / "b") == text);
+  CHECK(read_records({xz}).records[1].origin.text() == xz + ":2");
+  // Whatever its name, and from a descriptor that gives a byte at a time.
+  CHECK(text_of_records(scratch.write("packed", file_text(xz))) == text);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  std::thread writer([&] {
+    for (const char byte : file_text(xz)) REQUIRE(::write(ends[1], &byte, 1) == 1);
+    ::close(ends[1]);
+  });
+  CHECK(text_of_records(fmt::format("/dev/fd/{}", ends[0])) == text);
+  writer.join();
+  ::close(ends[0]);
+  // The copy that xz -dk leaves is read in its place.
+  scratch.write("b/a.jsonl", text.substr(0, text.find('\n') + 1));
+  CHECK(record_files_in(scratch / "b") == std::vector<std::string>{scratch / "b/a.jsonl"});
+  CHECK(is_record_file("x/y.jsonl.xz"));
+  CHECK_FALSE(is_record_file("x/y.xz"));
+  CHECK_FALSE(is_record_file("x.jsonl/y"));
+  CHECK(without_record_extension("x.y/z.jsonl.xz") == "x.y/z");
+}
+
+TEST_CASE("read_records: damaged packed records are refused with the file's name", "[record_file]") {
+  const TempDirectory scratch;
+  append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
+  const std::string packed = testing::packed_with_xz(file_text(scratch / "a.jsonl"));
+  const std::string cut = scratch.write("b/cut.jsonl.xz", packed.substr(0, packed.size() / 2));
+  CHECK(contains(refusal_of([&] { read_records({cut}); }), cut + ": truncated xz data"));
+  CHECK(contains(refusal_of([&] { read_records({scratch / "b"}); }), cut + ": truncated xz data"));
+  const std::string bomb =
+      scratch.write("bomb.jsonl.xz", testing::packed_with_xz(std::string(std::size_t{66} << 20, '\n'), 0));
+  reset_heap_peak();
+  CHECK(refusal_of([&] { read_records({bomb}); }) ==
+        bomb + ": unpacks to more than 500 times its size, which no records do");
+  if (heap_is_counted()) CHECK(heap_peak() < (std::size_t{16} << 20));
 }
 
 TEST_CASE("refuse_compressed: compressed records are named with the command that unpacks them",
           "[record_file]") {
   const TempDirectory scratch;
-  const std::string xz = scratch.write("my records.jsonl.xz", std::string("\xFD\x37zXZ\0...", 9)),
+  const std::string bzip2 = scratch.write("my records.jsonl.bz2", "BZh9..."),
                     gzip = scratch.write("r.jsonl.gz", "\x1F\x8B..."),
                     plain = scratch.write("r.jsonl", "{}\n");
   CHECK(refusal_of([&] {
-          refuse_compressed({plain, xz}, "precbench report -");
-        }) == xz + ": compressed with xz; unpack it on the way: xz -dc '" + xz + "' | precbench report -");
+          refuse_compressed({plain, bzip2}, "precbench report -");
+        }) == bzip2 + ": compressed with bzip2; unpack it on the way: bzip2 -dc '" + bzip2 +
+                  "' | precbench report -");
   CHECK(contains(refusal_of([&] { refuse_compressed({gzip}, "precbench check --baseline FILE -"); }),
                  "compressed with gzip; unpack it on the way: gzip -dc " + gzip +
                      " | precbench check --baseline FILE -"));
   refuse_compressed({plain, scratch / "absent", "-", scratch.path().string()}, "");
   fs::remove(plain);
   CHECK(contains(refusal_of([&] { refuse_compressed({scratch.path().string()}, "precbench predict -"); }),
-                 "no record file (*.jsonl); " + xz + ": compressed with xz"));
+                 "no record file (*.jsonl, *.jsonl.xz); " + bzip2 + ": compressed with bzip2"));
   // From a pipe it is seen when it is read.
   CHECK(read_records({gzip}).problems ==
         std::vector<std::string>{gzip + ": compressed; unpack it first: gzip -dc, left out"});
@@ -391,7 +449,8 @@ TEST_CASE("refuse_compressed: compressed records are named with the command that
 TEST_CASE("read_records: missing and unreadable paths are refused", "[record_file]") {
   const TempDirectory scratch;
   CHECK(contains(refusal_of([&] { read_records({scratch / "none"}); }), "no such file or folder"));
-  CHECK(contains(refusal_of([&] { read_records({scratch.path().string()}); }), "no record file (*.jsonl)"));
+  CHECK(contains(refusal_of([&] { read_records({scratch.path().string()}); }),
+                 "no record file (*.jsonl, *.jsonl.xz)"));
   if (::geteuid() == 0) return;  // root reads everything
   append(scratch / "secret.jsonl", "{}\n");
   fs::permissions(scratch / "secret.jsonl", fs::perms::none);

@@ -13,6 +13,7 @@
 #include "kernels/base/untrusted_input.h"
 #include "results/record/line_reader.h"
 #include "results/record/record_file.h"
+#include "results/record/record_folder.h"
 #include "tools/analysis/analysis.h"
 
 namespace precbench {
@@ -100,7 +101,7 @@ void add_records(std::vector<BaseRun>& runs, const std::string& path) {
 std::vector<BaseRun> read_base_runs(const std::vector<std::string>& paths) {
   std::vector<BaseRun> runs;
   for (const std::string& path : paths)
-    if (std::filesystem::path(path).extension() == ".jsonl" || std::filesystem::is_directory(path))
+    if (is_record_file(path) || std::filesystem::is_directory(path))
       add_records(runs, path);
     else
       runs.push_back(read_table(path));

@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "kernels/base/xz_testing.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
@@ -54,6 +55,10 @@ TEST_CASE("read_base_runs: records give their BF16 runs that are no forks", "[ad
   CHECK(runs[0].tokens.size() == 100);
   CHECK(runs[0].rate.size() == 100);
   CHECK(read_base_runs({path, path}).size() == 2);
+  const auto packed =
+      read_base_runs({folder.write("packed.jsonl.xz", testing::packed_with_xz(file_text(path)))});
+  REQUIRE(packed.size() == 1);
+  CHECK(packed[0].loss == runs[0].loss);
 }
 
 TEST_CASE("read_base_runs: bad files are refused in one line", "[advise]") {

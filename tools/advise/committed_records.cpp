@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "results/record/record_folder.h"
+
 namespace precbench {
 
 namespace fs = std::filesystem;
@@ -16,7 +18,7 @@ std::vector<std::string> committed_record_files(const std::string& program) {
     if (!fs::is_directory(records, error)) continue;
     std::vector<std::string> files;
     for (fs::recursive_directory_iterator it(records, error), end; !error && it != end; it.increment(error))
-      if (it->path().extension() == ".jsonl" && it->is_regular_file(error))
+      if (is_record_file(it->path().string()) && it->is_regular_file(error))
         files.push_back(it->path().lexically_normal().string());
     std::sort(files.begin(), files.end());
     return files;

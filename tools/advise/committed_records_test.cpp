@@ -29,8 +29,10 @@ TEST_CASE("committed_record_files: beside an installed program and in a build fo
   add_file(root / "share" / "precbench" / "records" / "h200" / "study.jsonl");
   add_file(root / "share" / "precbench" / "records" / "h100" / "a.jsonl");
   add_file(root / "share" / "precbench" / "records" / "h100" / "a.md");
+  add_file(root / "share" / "precbench" / "records" / "h100" / "b.jsonl.xz");
   const auto files = committed_record_files((root / "bin" / "precbench").string());
-  REQUIRE(files.size() == 2);
+  REQUIRE(files.size() == 3);
   CHECK(files[0] == (root / "share/precbench/records/h100/a.jsonl").string());
-  CHECK(files[1] == (root / "share/precbench/records/h200/study.jsonl").string());
+  CHECK(files[1] == (root / "share/precbench/records/h100/b.jsonl.xz").string());
+  CHECK(files[2] == (root / "share/precbench/records/h200/study.jsonl").string());
 }

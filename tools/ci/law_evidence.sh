@@ -11,18 +11,13 @@ case ${1:-} in
   *) sed -n '2,5p' "$0" >&2; exit 2 ;;
 esac
 
-# The records as one folder of plain files. Predictions and baselines of check have no losses of their own; fine-tuning
+# The records as one folder. Predictions and baselines of check have no losses of their own; fine-tuning
 # (tuned-, lora-) has the loss of answers alone.
 folder=out/law
 rm -rf "$folder"
 while read -r records; do
-  plain=$folder/${records#results/}
-  plain=${plain%.xz}
-  mkdir -p "$(dirname "$plain")"
-  case $records in
-    *.xz) xz -dc "$records" >"$plain" ;;
-    *) ln -s "$PWD/$records" "$plain" ;;
-  esac
+  mkdir -p "$(dirname "$folder/${records#results/}")"
+  ln -s "$PWD/$records" "$folder/${records#results/}"
 done < <(git ls-files --cached --others --exclude-standard 'results/*.jsonl' 'results/*.jsonl.xz' |
   grep -v -e ^results/predicted/ -e ^results/baseline/ -e /tuned- -e /lora-)
 build/precbench law --evidence "$folder" >"$folder/evidence.csv"

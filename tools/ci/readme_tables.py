@@ -15,7 +15,7 @@ must be on at least one page:
   tools/ci/readme_tables.py --check    # exit status 1 and a list of the tables that differ from the records
   tools/ci/readme_tables.py --beside-pytorch out/beside-pytorch     # prints the table of what tools/pytorch_baseline/bench_gpu_pytorch.sh left there
 """
-import functools, lzma, os, pathlib, re, shlex, subprocess, sys
+import functools, os, pathlib, re, shlex, subprocess, sys
 
 import prediction_tables
 from page_tables import RESULTS, ROOT, TABLES as PAGE_TABLES, beside_pytorch
@@ -25,9 +25,9 @@ PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
 MARK = re.compile(r"^<!-- (table|report|law) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
 
 
-def printed(words, given=""):
+def printed(words):
     """Returns what precbench prints as Markdown, without the spaces that align its columns."""
-    done = subprocess.run([PROGRAM, *words, "--format", "md"], cwd=RESULTS, input=given, capture_output=True, text=True)
+    done = subprocess.run([PROGRAM, *words, "--format", "md"], cwd=RESULTS, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{shlex.join(words)}: {done.stderr.strip()}")
     return re.sub(r"-{3,}", "---", re.sub(r" {2,}", " ", done.stdout)).rstrip("\n")
@@ -35,10 +35,8 @@ def printed(words, given=""):
 
 @functools.cache
 def report(arguments):
-    """Returns a table of precbench report. A path to an .xz file is unpacked."""
-    words = shlex.split(arguments)
-    packed = "".join(lzma.open(RESULTS / word, "rt").read() for word in words if word.endswith(".xz"))
-    return printed(["report", *("-" if word.endswith(".xz") else word for word in words)], packed)
+    """Returns a table of precbench report."""
+    return printed(["report", *shlex.split(arguments)])
 
 
 @functools.cache

@@ -26,8 +26,7 @@ while read -r page; do
   if [ -f "$name.jsonl" ]; then
     records=$name.jsonl
   elif [ -f "$name.jsonl.xz" ]; then
-    records=out/reports/$(basename "$name").jsonl
-    xz -dc "$name.jsonl.xz" >"$records"
+    records=$name.jsonl.xz
   else
     continue  # a page written by hand
   fi

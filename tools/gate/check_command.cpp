@@ -350,6 +350,9 @@ int check(const CheckOptions& options, const RerunCommand& command) {
     return command(fields) + " --out " + shell_path(folder_to_run_again(options.paths));
   };
   check_stream(options);
+  if (options.accept && options.baseline.ends_with(".xz"))
+    throw InvalidInput(fmt::format("--baseline {}: --accept writes plain records; unpack it first: xz -d {}",
+                                   options.baseline, shell_path(options.baseline)));
   if (options.replace && !options.accept) throw InvalidInput("--replace: only with --accept");
   if (!named_descriptor(options.baseline) && is_among(options.paths, options.baseline))
     throw InvalidInput(
@@ -407,7 +410,7 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
       "  precbench check --baseline baseline.jsonl out/first --tokens-per-s off --numerics --junit check.xml");
   command
       ->add_option("PATH", options.paths,
-                   "records of the run: files, folders of *.jsonl, or - for standard input")
+                   "records of the run: files (.jsonl, .jsonl.xz), folders of them, or - for standard input")
       ->required()
       ->type_name("");
   command->add_option("--baseline", options.baseline, "baseline record file")->required()->type_name("FILE");

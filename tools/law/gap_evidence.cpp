@@ -13,6 +13,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
 #include "results/record/printable.h"
+#include "results/record/record_folder.h"
 #include "results/record/statistics.h"
 #include "results/text/lines.h"
 #include "tools/analysis/analysis.h"
@@ -67,8 +68,10 @@ std::vector<fs::path> record_files_below(const std::string& folder) {
   if (!fs::is_directory(folder)) throw InvalidInput("--evidence: " + folder + " is not a folder; name one of record files");
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
-    if (entry.path().extension() == ".jsonl" && entry.is_regular_file()) files.push_back(entry.path());
-  if (files.empty()) throw InvalidInput("--evidence: no record file (*.jsonl) in " + folder + " or the folders in it");
+    if (is_record_file(entry.path().string()) && entry.is_regular_file()) files.push_back(entry.path());
+  if (files.empty())
+    throw InvalidInput("--evidence: no record file (*.jsonl, *.jsonl.xz) in " + folder +
+                       " or the folders in it");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -171,7 +174,7 @@ std::vector<GapEvidence> evidence_in(const std::string& folder) {
   std::vector<GapEvidence> evidence;
   for (const fs::path& file : record_files_below(folder)) {
     const RecordSet set = read_records({file.string()}, reduce_for_evidence);
-    const std::string name = file.lexically_relative(folder).replace_extension().string();
+    const std::string name = without_record_extension(file.lexically_relative(folder).string());
     const RecordRefs records = all_of(set);
     const std::size_t before = evidence.size();
     for (const auto& more :

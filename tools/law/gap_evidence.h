@@ -26,7 +26,7 @@ struct MeasuredGap {
 
 /// Loss gap of one recipe, of one model at one age. Losses and gaps in nats per token of the study.
 struct GapEvidence {
-  std::string records;              ///< file under results/, without .jsonl and .xz
+  std::string records;              ///< file under results/, without .jsonl or .jsonl.xz
   double parameters = 0;            ///< active ones of a mixture of experts
   double tokens_per_parameter = 0;  ///< seen before the forks, or by the whole run from scratch
   std::string recipe;
@@ -67,7 +67,7 @@ std::vector<GapEvidence> gap_evidence_of_long_runs(const RecordRefs& runs, const
 /// Drops, to limit memory, parts of a record that neither loss gaps nor speeds are computed from. For read_records.
 void reduce_for_evidence(Record& record);
 
-/// Returns the evidence of the record files (*.jsonl) in a folder and the folders in it, named by their paths from
+/// Returns the evidence of the record files (*.jsonl, *.jsonl.xz) in a folder and the folders in it, named by their paths from
 /// there. Throws InvalidInput.
 std::vector<GapEvidence> evidence_in(const std::string& folder);
 

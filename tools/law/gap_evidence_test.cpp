@@ -1,11 +1,13 @@
 // Evidence of the law: taken from studies and runs, written as CSV and read back.
 #include "tools/law/gap_evidence.h"
 
+#include <filesystem>
 #include <functional>
 
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
+#include "results/record/record_file.h"
 #include "tools/analysis/study_samples.h"
 
 using namespace precbench;
@@ -122,4 +124,19 @@ TEST_CASE("evidence_in: a folder without records is refused", "[law]") {
   CHECK_THROWS_WITH(evidence_in("/no/such/folder"), ContainsText("--evidence: /no/such/folder is not a folder"));
   const TempDirectory empty;
   CHECK_THROWS_WITH(evidence_in(empty.path().string()), ContainsText("--evidence: no record file"));
+}
+
+TEST_CASE("evidence_in: packed records are named and counted like plain ones", "[law]") {
+  const TempDirectory plain, packed;
+  const std::string records = PRECBENCH_SOURCE_DIR "/results/h200/deployment-gemma3.jsonl.xz";
+  const RecordSet set = read_records({records});
+  for (const LocatedRecord& located : set.records) append_record(plain / "gemma.jsonl", located.record);
+  std::filesystem::create_directories(packed / "h200");
+  std::filesystem::copy_file(records, packed / "h200/gemma.jsonl.xz");
+  const std::string csv = evidence_csv(evidence_in(packed.path().string()));
+  std::string expected = evidence_csv(evidence_in(plain.path().string()));
+  for (std::size_t at = 0; (at = expected.find("\ngemma,", at)) != std::string::npos;)
+    expected.insert(at + 1, "h200/");
+  CHECK(csv == expected);
+  CHECK(csv.find("h200/gemma,") != std::string::npos);
 }

@@ -66,7 +66,8 @@ CLI::App* add_rates_command(CLI::App& app, RatesCommand& command) {
       "Examples:\n"
       "  precbench sweep --config bench/sweeps/rates.toml\n"
       "  precbench rates out/rates results/h200/single.jsonl");
-  sub->add_option("PATH", command.paths, "record files, folders of *.jsonl, or - for standard input")
+  sub->add_option("PATH", command.paths,
+                  "record files (.jsonl, .jsonl.xz), folders of them, or - for standard input")
       ->required()
       ->type_name("");
   sub->add_option("-o,--output", command.output, "folder for a file of each GPU model")

@@ -43,7 +43,9 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
       "  precbench report out/study.jsonl --against mxfp8_floor\n"
       "  # one row per record, for a spreadsheet\n"
       "  precbench report out/first baseline.jsonl --format csv -o records.csv");
-  command->add_option("PATH", options.paths, "record files, folders of *.jsonl, or - for standard input")
+  command
+      ->add_option("PATH", options.paths,
+                   "record files (.jsonl, .jsonl.xz), folders of them, or - for standard input")
       ->required()
       ->type_name("");
   command

@@ -9,29 +9,18 @@ install(FILES ${sweep_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/swee
 file(GLOB baselines CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/results/baseline/*.jsonl)
 install(FILES ${baselines} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/baseline)
 # Speeds of current code and studies; `advise` finds them beside the program, in a build folder by links.
-file(GLOB advice_records CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/results
-     ${CMAKE_SOURCE_DIR}/results/h*/single.jsonl ${CMAKE_SOURCE_DIR}/results/h*/scaling.jsonl
-     ${CMAKE_SOURCE_DIR}/results/h*/delayed-speed.jsonl ${CMAKE_SOURCE_DIR}/results/h*/moe-*.jsonl
-     ${CMAKE_SOURCE_DIR}/results/h*/study-*.jsonl ${CMAKE_SOURCE_DIR}/results/h*/trained-*.jsonl
-     ${CMAKE_SOURCE_DIR}/results/h*/age-*.jsonl.xz)
+set(advice_globs single.jsonl scaling.jsonl delayed-speed.jsonl moe-*.jsonl study-*.jsonl trained-*.jsonl age-*.jsonl)
+list(TRANSFORM advice_globs PREPEND ${CMAKE_SOURCE_DIR}/results/h*/)
+set(packed_globs ${advice_globs})
+list(TRANSFORM packed_globs APPEND .xz)
+file(GLOB advice_records CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/results ${advice_globs} ${packed_globs})
 list(FILTER advice_records EXCLUDE REGEX "-sensitivity")
-find_program(PRECBENCH_XZ xz)
+file(REMOVE_RECURSE ${CMAKE_BINARY_DIR}/share/precbench/records)  # links to what is there no longer
 foreach(records ${advice_records})
   get_filename_component(folder ${records} DIRECTORY)
-  set(beside ${CMAKE_BINARY_DIR}/share/precbench/records/${records})
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/precbench/records/${folder})
-  if(NOT records MATCHES "\\.xz$")
-    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/results/${records} ${beside} SYMBOLIC)
-    install(FILES ${CMAKE_SOURCE_DIR}/results/${records} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/records/${folder})
-  elseif(PRECBENCH_XZ)
-    string(REGEX REPLACE "\\.xz$" "" beside ${beside})
-    if(${CMAKE_SOURCE_DIR}/results/${records} IS_NEWER_THAN ${beside})
-      execute_process(COMMAND ${PRECBENCH_XZ} -dc ${CMAKE_SOURCE_DIR}/results/${records} OUTPUT_FILE ${beside})
-    endif()
-    install(FILES ${beside} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/records/${folder})
-  else()
-    message(STATUS "No xz: advise will not know the studies of results/${records}")
-  endif()
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/results/${records} ${CMAKE_BINARY_DIR}/share/precbench/records/${records} SYMBOLIC)
+  install(FILES ${CMAKE_SOURCE_DIR}/results/${records} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/records/${folder})
 endforeach()
 
 # The program writes its man page and completions itself, from the data of --help.
