@@ -37,16 +37,6 @@ std::string setting_of(Case c) {
   return case_to_json(c).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Returns the name of the axis that a group of ranks spans: "shard", "data", "experts", "all ranks".
-std::string axis_of(const std::vector<int>& ranks, const Plan& plan) {
-  const ParallelDims& dims = plan.parameters.parallel;
-  if (static_cast<int>(ranks.size()) == plan.ranks)
-    return dims.shard == plan.ranks ? "shard" : dims.data == plan.ranks ? "data" : "all ranks";
-  if (ranks == dims.group_of(ranks.front(), {Axis::shard})) return "shard";
-  if (ranks == dims.group_of(ranks.front(), {Axis::data})) return "data";
-  return static_cast<int>(ranks.size()) == plan.parameters.expert_ranks ? "experts" : "replicas";
-}
-
 void set_speeds(const Plan& plan, CasePrediction& p) {
   p.tokens_per_s = static_cast<double>(plan.tokens_per_step()) / p.step->seconds;
   p.tflops_per_gpu = p.tokens_per_s * static_cast<double>(plan.flops_per_token()) / plan.ranks / 1e12;
@@ -148,25 +138,6 @@ Json case_json(const Plan& plan, const CasePrediction& p, const CaseLabels& labe
   json["stragglers_ms"] = straggler_ms(step);
   json["borrowed_share"] = step.borrowed_share();
   return json;
-}
-
-/// Returns a whole number with commas: "2,462,512".
-std::string with_commas(double value) {
-  std::string text = fmt::format("{:.0f}", value);
-  for (auto at = static_cast<std::ptrdiff_t>(text.size()) - 3; at > 0; at -= 3)
-    text.insert(static_cast<std::size_t>(at), ",");
-  return text;
-}
-
-/// Returns milliseconds with three or more digits.
-std::string ms_text(double ms) {
-  return ms >= 100 ? with_commas(ms) : fmt::format("{:.{}f}", ms, ms >= 10 ? 1 : 2);
-}
-
-/// Returns "1.30x (1.24-1.36)", of BF16 itself "1.00x".
-std::string speedup_text(const SpeedUp& speedup) {
-  if (speedup.low == speedup.high) return fmt::format("{:.2f}x", speedup.ratio);
-  return fmt::format("{:.2f}x ({:.2f}-{:.2f})", speedup.ratio, speedup.low, speedup.high);
 }
 
 std::vector<std::string> labels_of(const Plan& plan, const CaseLabels& labels) {
@@ -313,6 +284,31 @@ void print_layouts(const std::vector<Plan>& grid, const std::vector<CasePredicti
 }
 
 }  // namespace
+
+std::string axis_of(const std::vector<int>& ranks, const Plan& plan) {
+  const ParallelDims& dims = plan.parameters.parallel;
+  if (static_cast<int>(ranks.size()) == plan.ranks)
+    return dims.shard == plan.ranks ? "shard" : dims.data == plan.ranks ? "data" : "all ranks";
+  if (ranks == dims.group_of(ranks.front(), {Axis::shard})) return "shard";
+  if (ranks == dims.group_of(ranks.front(), {Axis::data})) return "data";
+  return static_cast<int>(ranks.size()) == plan.parameters.expert_ranks ? "experts" : "replicas";
+}
+
+std::string with_commas(double value) {
+  std::string text = fmt::format("{:.0f}", value);
+  for (auto at = static_cast<std::ptrdiff_t>(text.size()) - 3; at > 0; at -= 3)
+    text.insert(static_cast<std::size_t>(at), ",");
+  return text;
+}
+
+std::string ms_text(double ms) {
+  return ms >= 100 ? with_commas(ms) : fmt::format("{:.{}f}", ms, ms >= 10 ? 1 : 2);
+}
+
+std::string speedup_text(const SpeedUp& speedup) {
+  if (speedup.low == speedup.high) return fmt::format("{:.2f}x", speedup.ratio);
+  return fmt::format("{:.2f}x ({:.2f}-{:.2f})", speedup.ratio, speedup.low, speedup.high);
+}
 
 const char* name_of(Fit fit) {
   static constexpr const char* kNames[] = {"yes", "tight", "no"};

@@ -20,6 +20,16 @@ inline constexpr double kTight = 0.95;
 const char* name_of(Fit fit);
 Fit fit_of(std::int64_t peak, const Machine& machine);
 
+/// Returns the name of the axis that a group of a plan's ranks spans: "shard", "data", "experts", "replicas", "all ranks".
+std::string axis_of(const std::vector<int>& ranks, const Plan& plan);
+
+/// Returns a whole number with commas: "2,462,512".
+std::string with_commas(double value);
+/// Returns milliseconds with three or more digits.
+std::string ms_text(double ms);
+/// Returns "1.30x (1.24-1.36)", of BF16 itself "1.00x".
+std::string speedup_text(const SpeedUp& speedup);
+
 /// Prediction of one case on a machine.
 struct CasePrediction {
   std::string failure;  ///< why the case cannot run: "unsupported: ...", "oom: ..."; empty: it can

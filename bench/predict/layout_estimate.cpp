@@ -67,6 +67,7 @@ TimePerLayer mixed(const TimePerLayer& a, double share, const TimePerLayer& b) {
 /// Bytes of one rank at their peak. Buffers are those of collectives, of GEMMs, and quantized copies.
 struct RankMemory {
   std::int64_t activations = 0, states = 0, buffers = 0;
+  std::int64_t weights = 0, gradients = 0;  // of states
 
   std::int64_t others() const { return states + buffers; }
   std::int64_t total() const { return activations + others(); }
@@ -101,6 +102,8 @@ RankMemory memory_of(const DryRun& run, const Plan& plan, const Case& c, const M
   memory.activations = bytes(Segment::activations);
   for (const Segment segment : {Segment::weights, Segment::master, Segment::gradients, Segment::moments})
     memory.states += bytes(segment);
+  memory.weights = bytes(Segment::weights);
+  memory.gradients = bytes(Segment::gradients);
   memory.buffers = run.most() - memory.activations - memory.states;
   if (layout.tensor > 1) memory.activations = activations_of_tensor_rank(c, model, layout);
   if (layout.sharded_optimizer) {
@@ -132,6 +135,8 @@ struct StageTimes {
   double embedding_forward = 0, embedding_backward = 0;
   StepEstimate step;
   std::vector<std::vector<int>> comms;
+  std::array<RankMemory, 2> memory;  // with few and with many layers
+  std::int64_t few = 0, many = 0;
 };
 
 double seconds_of(const Traced& t, const char* name) {
@@ -196,6 +201,8 @@ StageTimes stage_times(Case c, const ModelConfig& model, const ParallelLayout& l
   times.embedding_backward = seconds_of(at[0], "embedding_backward");
   times.step = at[1].step;
   times.comms = at[1].trace.comms;
+  times.memory = {at[0].memory, at[1].memory};
+  times.few = kFew, times.many = kMany;
   return times;
 }
 
@@ -361,6 +368,27 @@ std::vector<StageMemory> layout_memory(const Case& c, const ModelConfig& model, 
     stages[stage].activations =
         mixed_bytes(stages[stage].activations, recompute.blocks, none[stage].activations);
   return stages;
+}
+
+MicroBatchCost micro_batch_cost(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                                const CostModel& cost_model) {
+  const StageTimes times = stage_times(c, model, layout, {}, cost_model);
+  MicroBatchCost cost;
+  cost.forward = times.forward.one.seconds;
+  cost.backward = times.backward.one.seconds;
+  cost.embedding_forward = times.embedding_forward;
+  cost.embedding_backward = times.embedding_backward;
+  cost.head_forward = std::max(0.0, times.forward.rest.seconds - times.embedding_forward);
+  cost.head_backward = std::max(0.0, times.backward.rest.seconds - times.embedding_backward);
+  const auto per_layer = [&](std::int64_t RankMemory::* part) {
+    return static_cast<double>(times.memory[1].*part - times.memory[0].*part) /
+           static_cast<double>(times.many - times.few);
+  };
+  cost.activation_bytes = per_layer(&RankMemory::activations);
+  cost.weight_bytes = per_layer(&RankMemory::weights);
+  cost.gradient_bytes = per_layer(&RankMemory::gradients);
+  cost.optimizer_bytes = per_layer(&RankMemory::states) - cost.weight_bytes - cost.gradient_bytes;
+  return cost;
 }
 
 LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,

@@ -38,4 +38,19 @@ std::vector<StageMemory> layout_memory(const Case& c, const ModelConfig& model, 
 LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                const RecomputeShare& recompute, const CostModel& cost_model);
 
+/// What a micro-batch costs a rank whose data and pipeline ranks are left out: the same in all layouts that differ in these
+/// alone. Times have the collectives of tensor, context and expert ranks, and none of data ranks.
+struct MicroBatchCost {
+  double forward = 0, backward = 0;                      ///< seconds of a layer
+  double embedding_forward = 0, embedding_backward = 0;  ///< seconds
+  double head_forward = 0, head_backward = 0;            ///< likewise, with the loss
+  double activation_bytes = 0;                           ///< of a layer
+  double weight_bytes = 0, gradient_bytes = 0;           ///< of a layer, not sharded
+  double optimizer_bytes = 0;                            ///< master weights and moments of a layer, not sharded
+};
+
+/// Returns the costs with the layout's tensor, context and expert ranks. Errors as in estimate_layout().
+MicroBatchCost micro_batch_cost(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                                const CostModel& cost_model);
+
 }  // namespace precbench

@@ -8,6 +8,7 @@
 #include "bench/case/case.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/help_command.h"
+#include "bench/cli/plan_command.h"
 #include "bench/cli/predict_command.h"
 #include "bench/doctor/doctor.h"
 #include "bench/machine/cpu_level.h"
@@ -62,6 +63,7 @@ int run_program(int argc, char** argv) {
   AdviseCommand advise_command;
   DoctorCommand doctor_command;
   PredictCommand predict_command;
+  PlanCommand plan_command;
   RatesCommand rates_command;
   LawCommand law_command;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
@@ -74,6 +76,7 @@ int run_program(int argc, char** argv) {
   CLI::App* advise_sub = add_advise_command(app, advise_command);
   CLI::App* doctor_sub = add_doctor_command(app, doctor_command);
   CLI::App* predict_sub = add_predict_command(app, predict_command);
+  CLI::App* plan_sub = add_plan_command(app, plan_command);
   CLI::App* rates_sub = add_rates_command(app, rates_command);
   CLI::App* law_sub = add_law_command(app, law_command);
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
@@ -102,6 +105,7 @@ int run_program(int argc, char** argv) {
     if (*advise_sub) return advise(advise_command);
     if (*doctor_sub) return doctor(doctor_command);
     if (*predict_sub) return predict(predict_command);
+    if (*plan_sub) return plan_layouts(plan_command);
     if (*rates_sub) return rates(rates_command);
     if (*law_sub) return law(law_command);
     return child_main(  // run-case

@@ -1,0 +1,340 @@
+// Enumerates, bounds and predicts layouts. See layout_search.h.
+#include "bench/predict/layout_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "bench/case/layout_support.h"
+#include "bench/predict/case_layout.h"
+#include "bench/predict/pipeline.h"
+#include "kernels/base/errors.h"
+#include "kernels/device/ops.h"
+#include "models/transformer/routing/expected_load.h"
+
+namespace precbench {
+namespace {
+
+constexpr std::int64_t kMostTensor = 16, kMostExpertRanks = 64, kMostBatch = 16, kMostVirtualStages = 16;
+/// Tokens of a sequence that a context rank has at least: with fewer, GEMMs are too short to be worth a rank.
+constexpr std::int64_t kLeastTokens = 1024;
+
+std::vector<std::int64_t> powers_of_two(std::int64_t most) {
+  std::vector<std::int64_t> powers;
+  for (std::int64_t n = 1; n <= most; n *= 2) powers.push_back(n);
+  return powers;
+}
+
+std::int64_t domain_of(const Machine& machine, std::int64_t gpus) {
+  const std::int64_t domain = machine.levels.empty() ? 1 : machine.levels.front().gpus;
+  return domain == 0 ? gpus : std::min(domain, gpus);
+}
+
+/// Returns the ranks among which a case shards its states.
+std::int64_t shards_of(const Case& c) {
+  const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
+  return c.parallel == "fsdp" ? ranks : c.parallel == "hsdp" ? c.shard_group : c.context;
+}
+
+/// A layout and the cost of its micro-batch.
+struct Candidate {
+  Case c;
+  LayoutBound bound;
+};
+
+/// Fields that decide the cost of a micro-batch.
+using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::string>;
+Shape shape_of(const Case& c) { return {c.tensor, c.context, c.ep, c.batch, c.recompute}; }
+
+/// Fields by which proposals differ.
+using Ranks = std::array<std::int64_t, 4>;
+Ranks ranks_of(const Case& c) { return {c.tensor, c.context, c.pipeline, c.ep}; }
+
+/// Searches the layouts of one question.
+class Search {
+ public:
+  Search(const LayoutQuestion& question, const LayoutSpace& space, const CostModel& cost_model)
+      : question_(question), space_(space), cost_model_(cost_model) {}
+
+  LayoutSearch run() {
+    enumerate();
+    if (found_.candidates == 0)
+      throw InvalidInput(rule_.value_or(fmt::format("no layout divides --gpus {} and --global-batch {}",
+                                                    question_.c.gpus, question_.global_batch)));
+    std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+      return a.bound.seconds < b.bound.seconds;
+    });
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.bound.seconds >= slowest_proposal()) break;
+      if (found_.predicted == kMostPredictions) {
+        found_.complete = false;
+        break;
+      }
+      predict(candidate.c);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  double slowest_proposal() const {
+    return found_.proposals.size() < question_.proposals ? std::numeric_limits<double>::infinity()
+                                                         : found_.proposals.back().estimate.step.seconds;
+  }
+
+  void need(double bytes) {
+    const auto whole = static_cast<std::int64_t>(bytes);
+    found_.least_bytes = std::min(found_.least_bytes.value_or(whole), whole);
+  }
+
+  /// Returns the cost of a case's micro-batch; null if a rank cannot compute it.
+  const MicroBatchCost* cost_of(const Case& c, const ModelConfig& model) {
+    const auto [known, is_new] = costs_.try_emplace(shape_of(c));
+    if (!is_new) return known->second ? &*known->second : nullptr;
+    Case one = c;
+    one.parallel = "ddp";
+    one.shard_group = 1;
+    one.gather = one.reshard = one.grad_sync = {};
+    const Case defaults;
+    one.gather = defaults.gather, one.reshard = defaults.reshard, one.grad_sync = defaults.grad_sync;
+    one.pipeline = one.virtual_stages = 1;
+    one.accumulation = 1;
+    one.micro_batches = 0;
+    // Experts' ranks are ranks of a stage.
+    one.gpus = std::max(c.tensor * c.context, c.ep);
+    try {
+      const Plan plan = resolve(one);
+      if (layout_failure(plan)) return nullptr;
+      const auto [own, layout] = case_layout(plan);
+      known->second = micro_batch_cost(own, model, layout, cost_model_);
+    } catch (const InvalidInput&) {
+    } catch (const Unsupported&) {
+    } catch (const OutOfMemory&) {
+    }
+    return known->second ? &*known->second : nullptr;
+  }
+
+  void enumerate() {
+    for (const std::int64_t ep : space_.ep) {
+      Case base = question_.c;
+      base.ep = ep;
+      if (ep > 1) base.exchange = "slots";
+      Plan plan = resolve(base, Refusals::kept);
+      if (plan.refusal) throw InvalidInput(*plan.refusal);
+      for (const std::int64_t tensor : space_.tensor)
+        for (const std::int64_t context : space_.context)
+          for (const std::int64_t pipeline : space_.pipeline)
+            for (const std::int64_t virtual_stages : space_.virtual_stages)
+              for (const std::int64_t batch : space_.batch) {
+                base.tensor = tensor, base.context = context, base.pipeline = pipeline;
+                base.virtual_stages = virtual_stages, base.batch = batch;
+                enumerate_shape(plan, base);
+              }
+    }
+  }
+
+  /// Adds the candidates with the ranks and the micro-batch of `c`, if it can be.
+  void enumerate_shape(Plan& plan, Case c) {
+    const std::int64_t replica = c.tensor * c.context * c.pipeline;
+    if (c.gpus % replica != 0 || (c.pipeline == 1 && c.virtual_stages > 1)) return;
+    const std::int64_t per_micro_step = c.gpus / replica * c.batch;
+    if (question_.global_batch % per_micro_step != 0) return;
+    const std::int64_t micro_batches = question_.global_batch / per_micro_step;
+    if (micro_batches > kMaxAccumulation || (c.ep > 1 && (c.gpus / c.pipeline) % c.ep != 0)) return;
+    c.accumulation = micro_batches;
+    if (c.ep > 1 && c.tensor == 1)  // as many rows as even routing sends
+      c.slots = tokens_to_rank(plan.model.moe.rule, plan.model.moe.rule.experts / c.ep,
+                               c.batch * c.seq / c.context, 0);
+    plan.fields = c;
+    plan.accumulation = static_cast<int>(micro_batches);
+    plan.B = c.batch;
+    if (auto why = layout_unsupported_reason(plan)) {
+      if (!rule_) rule_ = std::move(why);
+      return;
+    }
+    for (const std::string& recompute : space_.recompute) {
+      c.recompute = recompute;
+      enumerate_shards(c, plan.model);
+    }
+  }
+
+  void enumerate_shards(Case c, const ModelConfig& model) {
+    const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
+    const MicroBatchCost* cost = nullptr;
+    const auto add = [&](const Case& one) {
+      ++found_.candidates;
+      if (!cost) cost = cost_of(one, model);
+      if (!cost) {
+        ++found_.unsupported;
+        return;
+      }
+      const LayoutBound bound = layout_bound(one, model, *cost, cost_model_);
+      if (bound.bytes > static_cast<double>(question_.memory)) {
+        ++found_.too_large;
+        need(bound.bytes);
+        return;
+      }
+      candidates_.push_back({one, bound});
+    };
+    for (const std::string& parallel : space_.parallel) {
+      c.parallel = parallel;
+      const bool shards = parallel != "ddp" && ranks > 1;
+      if (!shards && parallel != "ddp") continue;
+      for (const std::int64_t group : parallel == "hsdp" ? space_.shard_group : std::vector<std::int64_t>{1}) {
+        if (parallel == "hsdp" && (group <= 1 || group >= ranks || ranks % group != 0 || group % c.context != 0))
+          continue;
+        c.shard_group = group;
+        // Without shards, or with one micro-batch, these make no difference.
+        for (const std::string& grad_sync : space_.grad_sync)
+          for (const std::string& reshard : space_.reshard)
+            for (const std::string& gather : space_.gather) {
+              c.grad_sync = grad_sync, c.reshard = reshard, c.gather = gather;
+              if (!shards && (&grad_sync != &space_.grad_sync.front() || &reshard != &space_.reshard.front() ||
+                              &gather != &space_.gather.front()))
+                continue;
+              if (c.accumulation == 1 && &grad_sync != &space_.grad_sync.front()) continue;
+              add(c);
+            }
+      }
+    }
+  }
+
+  void predict(const Case& c) {
+    ++found_.predicted;
+    try {
+      Plan plan = resolve(c);
+      if (layout_failure(plan)) {
+        ++found_.unsupported;
+        return;
+      }
+      LayoutEstimate estimate = estimate_layout(plan, cost_model_);
+      need(static_cast<double>(estimate.peak_bytes));
+      if (estimate.peak_bytes > question_.memory) {
+        ++found_.too_large;
+        return;
+      }
+      propose({std::move(plan), std::move(estimate)});
+    } catch (const InvalidInput&) {
+      ++found_.unsupported;
+    } catch (const Unsupported&) {
+      ++found_.unsupported;
+    } catch (const OutOfMemory&) {
+      ++found_.too_large;
+    }
+  }
+
+  void propose(LayoutProposal proposal) {
+    std::vector<LayoutProposal>& all = found_.proposals;
+    const auto faster = [](const LayoutProposal& a, const LayoutProposal& b) {
+      return a.estimate.step.seconds < b.estimate.step.seconds;
+    };
+    const auto same = std::find_if(all.begin(), all.end(), [&](const LayoutProposal& one) {
+      return ranks_of(one.plan.fields) == ranks_of(proposal.plan.fields);
+    });
+    if (same == all.end())
+      all.push_back(std::move(proposal));
+    else if (faster(proposal, *same))
+      *same = std::move(proposal);
+    std::stable_sort(all.begin(), all.end(), faster);
+    if (all.size() > question_.proposals) all.pop_back();
+  }
+
+  const LayoutQuestion& question_;
+  const LayoutSpace& space_;
+  const CostModel& cost_model_;
+  LayoutSearch found_;
+  std::optional<std::string> rule_;  // that the first refused layout breaks
+  std::vector<Candidate> candidates_;
+  std::map<Shape, std::optional<MicroBatchCost>> costs_;
+};
+
+}  // namespace
+
+LayoutSpace layout_space(const LayoutQuestion& question, const ModelConfig& model, const Machine& machine) {
+  const Case& c = question.c;
+  const std::int64_t domain = domain_of(machine, c.gpus);
+  LayoutSpace space;
+  const bool whole_heads = model.latent || model.block.residual != Residual::sequential;
+  space.tensor = whole_heads ? std::vector<std::int64_t>{1}
+                             : powers_of_two(std::min({domain, kMostTensor, model.heads}));
+  space.context = powers_of_two(std::min(c.gpus, std::max<std::int64_t>(1, c.seq / kLeastTokens)));
+  for (std::int64_t n = 1; n <= std::min(model.layers, c.gpus); ++n)
+    if (c.gpus % n == 0) space.pipeline.push_back(n);
+  for (std::int64_t n = 1; n <= std::min(model.layers, kMostVirtualStages); ++n)
+    space.virtual_stages.push_back(n);
+  space.batch = powers_of_two(std::min(kMostBatch, question.global_batch));
+  space.ep = {1};
+  if (model.moe) {
+    space.ep.clear();
+    for (const std::int64_t n : powers_of_two(std::min({kMostExpertRanks, c.gpus, model.moe.rule.experts})))
+      if (model.moe.rule.experts % n == 0) space.ep.push_back(n);
+  }
+  space.parallel = {"ddp", "fsdp", "hsdp"};
+  for (std::int64_t group = std::min<std::int64_t>(8, domain); group < c.gpus; group *= 4)
+    space.shard_group.push_back(group);
+  space.grad_sync = {"every", "last"};
+  space.reshard = {"on", "off"};
+  space.recompute = {"none", "norm", "ffn+norm", "attention+ffn+norm", "block"};
+  space.gather = {"bf16"};
+  return space;
+}
+
+LayoutSearch search_layouts(const LayoutQuestion& question, const LayoutSpace& space,
+                            const CostModel& cost_model) {
+  return Search(question, space, cost_model).run();
+}
+
+LayoutBound layout_bound(const Case& c, const ModelConfig& model, const MicroBatchCost& cost,
+                         const CostModel& cost_model) {
+  const auto micro_batches = static_cast<double>(c.micro_steps());
+  const auto stages = static_cast<int>(c.pipeline);
+  const auto groups = layers_by_group(model.layers, stages, static_cast<int>(c.virtual_stages));
+  const double layer = cost.forward + cost.backward;
+  // Stages before a stage fill its first micro-batch and drain its last one, one group of layers each.
+  double fill = cost.embedding_forward + cost.embedding_backward, busiest = 0;
+  std::int64_t most_layers = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    std::int64_t layers = 0;
+    for (const std::int64_t own : groups[static_cast<std::size_t>(stage)]) layers += own;
+    double micro_batch = layer * static_cast<double>(layers);
+    if (stage == 0) micro_batch += cost.embedding_forward + cost.embedding_backward;
+    if (stage == stages - 1) micro_batch += cost.head_forward + cost.head_backward;
+    busiest = std::max(busiest, (stage == 0 ? 0 : fill) + micro_batches * micro_batch);
+    fill += layer * static_cast<double>(groups[static_cast<std::size_t>(stage)].front());
+    most_layers = std::max(most_layers, layers);
+  }
+  const auto shards = static_cast<double>(shards_of(c));
+  LayoutBound bound{busiest, 0};
+  const bool sharded = c.parallel != "ddp" && shards > 1;
+  if (sharded && !model.moe) {
+    // Collectives of data ranks run one after the other, whatever else runs beside them.
+    const RankGroup group{static_cast<std::int64_t>(shards), c.tensor};
+    const Network& network = cost_model.network();
+    const double gather = network.seconds(Collective::all_gather, group,
+                                          cost.weight_bytes * (c.gather == "fp8" ? 0.5 : 1));
+    const double reduce = network.seconds(Collective::reduce_scatter, group,
+                                          std::min(cost.weight_bytes, cost.gradient_bytes));
+    const double traffic = gather * (c.reshard == "on" ? micro_batches : 1) +
+                           reduce * (c.grad_sync == "every" ? micro_batches : 1);
+    bound.seconds = std::max(bound.seconds, traffic * static_cast<double>(most_layers));
+  }
+  bound.seconds *= straggler_factor(c.gpus);
+  const auto of_stage = [&](int stage) {
+    double layers = 0;
+    for (const std::int64_t own : groups[static_cast<std::size_t>(stage)]) layers += static_cast<double>(own);
+    const double state =
+        cost.optimizer_bytes / (sharded ? shards : 1) +
+        (sharded && c.grad_sync == "every" ? cost.gradient_bytes / shards : cost.gradient_bytes) +
+        (sharded && c.reshard == "on" ? 0 : cost.weight_bytes);
+    return layers * (state + cost.activation_bytes * micro_batches_in_flight(stages, static_cast<int>(c.virtual_stages),
+                                                                             stage, c.micro_steps()));
+  };
+  bound.bytes = std::max(of_stage(0), of_stage(stages - 1));
+  return bound;
+}
+
+}  // namespace precbench
