@@ -337,6 +337,7 @@ Json plan_json(const std::vector<RecipeSearch>& searches, const CostModel& cost_
     one["layouts"] = found.candidates;
     one["too_large"] = found.too_large;
     one["predicted"] = found.predicted;
+    one["unsupported"] = found.unsupported;
     one["complete"] = found.complete;
     one["least_bytes"] = found.least_bytes ? Json(*found.least_bytes) : Json();
     one["proposals"] = Json::array();

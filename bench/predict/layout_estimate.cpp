@@ -1,10 +1,15 @@
 // Times layouts. See layout_estimate.h.
 #include "bench/predict/layout_estimate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "bench/predict/pipeline.h"
@@ -283,9 +288,10 @@ std::int64_t mixed_bytes(std::int64_t all, double share, std::int64_t none) {
                                    static_cast<double>(none) * (1 - share));
 }
 
+/// Returns the estimate of a pipeline whose micro-batches take `times` and whose stages need `stages`.
 LayoutEstimate estimate_pipeline(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
-                                 const RecomputeShare& recompute, const CostModel& cost_model) {
-  const StageTimes times = stage_times_mixed(c, model, layout, recompute, cost_model);
+                                 const StageTimes& times, std::vector<StageMemory> memory,
+                                 const CostModel& cost_model) {
   const auto groups = layers_by_group(model.layers, layout.pipeline, layout.interleave);
   PipelineTimes pipeline;
   double around = 0;
@@ -321,7 +327,7 @@ LayoutEstimate estimate_pipeline(const Case& c, const ModelConfig& model, const 
   pipeline.transfer = transfer_seconds(c, model, layout, cost_model);
   const double busy = busiest_stage_seconds(pipeline, c.accumulation);
   const double all = pipeline_seconds(pipeline, c.accumulation);
-  LayoutEstimate estimate{times.step, all - busy, 0, layout_memory(c, model, layout, recompute), times.comms};
+  LayoutEstimate estimate{times.step, all - busy, 0, std::move(memory), times.comms};
   for (const StageMemory& stage : estimate.stages)
     estimate.peak_bytes = std::max(estimate.peak_bytes, stage.peak());
   estimate.step.time = std::move(busiest);
@@ -393,8 +399,48 @@ MicroBatchCost micro_batch_cost(const Case& c, const ModelConfig& model, const P
 
 LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                const RecomputeShare& recompute, const CostModel& cost_model) {
-  return layout.pipeline > 1 ? estimate_pipeline(c, model, layout, recompute, cost_model)
-                             : estimate_whole(c, model, layout, recompute, cost_model);
+  return layout.pipeline > 1
+             ? estimate_pipeline(c, model, layout, stage_times_mixed(c, model, layout, recompute, cost_model),
+                                 layout_memory(c, model, layout, recompute), cost_model)
+             : estimate_whole(c, model, layout, recompute, cost_model);
+}
+
+struct LayoutEstimator::Known {
+  std::map<std::string, StageTimes> times;
+  std::map<std::string, MemoryPerLayer> memory;
+};
+
+LayoutEstimator::LayoutEstimator(const ModelConfig& model, const CostModel& cost_model)
+    : model_(model), cost_model_(cost_model), known_(std::make_unique<Known>()) {}
+LayoutEstimator::~LayoutEstimator() = default;
+
+namespace {
+
+/// Returns a text of everything that decides the times and the memory of a stage's layers.
+std::string stage_key(Case c, const ParallelLayout& layout) {
+  c.accumulation = std::min(c.accumulation, kTracedMicroSteps);
+  return fmt::format("{} {} {} {} {} {}", layout.tensor, layout.context, layout.data, layout.pipeline,
+                     layout.experts, case_to_json(c).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+}  // namespace
+
+std::vector<StageMemory> LayoutEstimator::memory(const Case& c, const ParallelLayout& layout) {
+  if (layout.pipeline == 1) return layout_memory(c, model_, layout, {});
+  const std::string key = stage_key(c, layout);
+  auto known = known_->memory.find(key);
+  if (known == known_->memory.end())
+    known = known_->memory.emplace(key, memory_per_layer(c, model_, layout)).first;
+  return memory_of_stages(known->second, model_, layout, c.accumulation);
+}
+
+LayoutEstimate LayoutEstimator::estimate(const Case& c, const ParallelLayout& layout) {
+  if (layout.pipeline == 1) return estimate_layout(c, model_, layout, {}, cost_model_);
+  const std::string key = stage_key(c, layout);
+  auto known = known_->times.find(key);
+  if (known == known_->times.end())
+    known = known_->times.emplace(key, stage_times(c, model_, layout, {}, cost_model_)).first;
+  return estimate_pipeline(c, model_, layout, known->second, memory(c, layout), cost_model_);
 }
 
 }  // namespace precbench

@@ -1,6 +1,7 @@
 // Step time and memory of a layout of ranks on a machine: data, tensor, context and pipeline parallelism together.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "bench/predict/cost_model.h"
@@ -37,6 +38,26 @@ std::vector<StageMemory> layout_memory(const Case& c, const ModelConfig& model, 
 /// groups that exceed the machine's network.
 LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                const RecomputeShare& recompute, const CostModel& cost_model);
+
+/// Predicts many layouts of one model. Remembers what layouts share that differ in virtual stages and micro-batches alone.
+class LayoutEstimator {
+ public:
+  /// Both must outlive the estimator.
+  LayoutEstimator(const ModelConfig& model, const CostModel& cost_model);
+  ~LayoutEstimator();
+  LayoutEstimator(const LayoutEstimator&) = delete;
+  LayoutEstimator& operator=(const LayoutEstimator&) = delete;
+
+  /// Return the same as layout_memory() and estimate_layout(), and throw what they do.
+  std::vector<StageMemory> memory(const Case& c, const ParallelLayout& layout);
+  LayoutEstimate estimate(const Case& c, const ParallelLayout& layout);
+
+ private:
+  struct Known;
+  const ModelConfig& model_;
+  const CostModel& cost_model_;
+  std::unique_ptr<Known> known_;
+};
 
 /// What a micro-batch costs a rank whose data and pipeline ranks are left out: the same in all layouts that differ in these
 /// alone. Times have the collectives of tensor, context and expert ranks, and none of data ranks.

@@ -7,6 +7,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -50,6 +51,9 @@ struct Candidate {
 /// Fields that decide the cost of a micro-batch.
 using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::string>;
 Shape shape_of(const Case& c) { return {c.tensor, c.context, c.ep, c.batch, c.recompute}; }
+
+/// Fields that decide whether weights can be gathered in another format than BF16.
+using Gathered = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::string, std::string>;
 
 /// Fields by which proposals differ.
 using Ranks = std::array<std::int64_t, 4>;
@@ -204,20 +208,32 @@ class Search {
   }
 
   void predict(const Case& c) {
+    // The shards decide whether weights can be gathered in FP8, which takes longest to check.
+    const std::optional<Gathered> gathered =
+        c.gather == Case{}.gather ? std::nullopt
+                                  : std::optional<Gathered>({c.tensor, c.ep, shards_of(c), c.recompute, c.gather});
+    if (gathered && ungathered_.contains(*gathered)) {
+      ++found_.unsupported;
+      return;
+    }
     ++found_.predicted;
     try {
       Plan plan = resolve(c);
       if (layout_failure(plan)) {
         ++found_.unsupported;
+        if (gathered) ungathered_.insert(*gathered);
         return;
       }
-      LayoutEstimate estimate = estimate_layout(plan, cost_model_);
-      need(static_cast<double>(estimate.peak_bytes));
-      if (estimate.peak_bytes > question_.memory) {
+      if (!estimator_) estimator_.emplace(model_.emplace(plan.model), cost_model_);
+      const auto [own, layout] = case_layout(plan);
+      std::int64_t peak = 0;
+      for (const StageMemory& stage : estimator_->memory(own, layout)) peak = std::max(peak, stage.peak());
+      need(static_cast<double>(peak));
+      if (peak > question_.memory) {
         ++found_.too_large;
         return;
       }
-      propose({std::move(plan), std::move(estimate)});
+      propose({std::move(plan), estimator_->estimate(own, layout)});
     } catch (const InvalidInput&) {
       ++found_.unsupported;
     } catch (const Unsupported&) {
@@ -249,6 +265,9 @@ class Search {
   LayoutSearch found_;
   std::optional<std::string> rule_;  // that the first refused layout breaks
   std::vector<Candidate> candidates_;
+  std::set<Gathered> ungathered_;
+  std::optional<ModelConfig> model_;
+  std::optional<LayoutEstimator> estimator_;
   std::map<Shape, std::optional<MicroBatchCost>> costs_;
 };
 
