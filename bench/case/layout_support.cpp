@@ -106,19 +106,24 @@ bool divides_layers(std::int64_t layers, std::int64_t groups) {
   return groups <= layers && (layers % groups == 0 || (layers + 2) % groups == 0);
 }
 
-/// Returns why the blocks of a stage cannot stand for those of another one; null if they can.
-std::optional<std::string> unequal_blocks(const Plan& plan) {
+/// Returns true if blocks differ in experts or in their window: stages then hold numbers of layers that differ by one.
+bool has_several_kinds(const Plan& plan) {
   const ModelConfig& m = plan.model;
   const auto window = [&](std::int64_t layer) {
     const std::int64_t keys = m.window(layer);
     return keys > 0 && keys < plan.T ? keys : plan.T;
   };
-  for (std::int64_t layer = 1; layer < m.layers; ++layer) {
-    if (m.has_experts(layer) != m.has_experts(0)) return "blocks with and without experts";
-    if (window(layer) != window(0)) return "blocks with and without a window";
+  for (std::int64_t layer = 1; layer < m.layers; ++layer)
+    if (m.has_experts(layer) != m.has_experts(0) || window(layer) != window(0)) return true;
+  return false;
+}
+
+/// Returns why the blocks of a stage cannot stand for those of another one; null if they can.
+std::optional<std::string> unequal_blocks(const Plan& plan) {
+  const ModelConfig& m = plan.model;
+  for (std::int64_t layer = 1; layer < m.layers; ++layer)
     if (plan.converted[static_cast<std::size_t>(layer)] != plan.converted.front())
       return fmt::format("blocks of which {} leaves some in BF16", plan.recipe.name);
-  }
   if (plan.recompute != kRecomputeBlocks && plan.recompute.blocks > 0 && plan.recompute.blocks < m.layers)
     return fmt::format("blocks of which --recompute {} recomputes some", plan.fields.recompute);
   return std::nullopt;
@@ -144,10 +149,12 @@ std::optional<std::string> pipeline_unsupported_reason(const Plan& plan) {
   if (const auto what = unequal_blocks(plan))
     return fmt::format("--pipeline {}: {} are not predicted in stages; use --pipeline 1", c.pipeline, *what);
   const std::int64_t layers = plan.model.layers;
+  const bool several_kinds = has_several_kinds(plan);
+  const auto divides_into = [&](std::int64_t groups) {
+    return several_kinds ? groups <= layers : divides_layers(layers, groups);
+  };
   const auto near_stages = [&] {
-    const auto divides = [&](std::int64_t stages) {
-      return divides_layers(layers, stages * c.virtual_stages);
-    };
+    const auto divides = [&](std::int64_t stages) { return divides_into(stages * c.virtual_stages); };
     const auto fits = [&](std::int64_t stages) {
       return divides(stages) && c.gpus % (stages * c.tensor * c.context) == 0;
     };
@@ -158,13 +165,13 @@ std::optional<std::string> pipeline_unsupported_reason(const Plan& plan) {
   if (c.pipeline > layers)
     return fmt::format("--pipeline {}: more stages than {}{}", c.pipeline, plural(layers, "layer"),
                        near_stages());
-  if (!divides_layers(layers, c.pipeline))
+  if (!divides_into(c.pipeline))
     return fmt::format(
         "--pipeline {}: {}, or {} with embedding and head, do not divide into as many stages{}", c.pipeline,
         plural(layers, "layer"), layers + 2, near_stages());
-  if (!divides_layers(layers, c.pipeline * c.virtual_stages)) {
+  if (!divides_into(c.pipeline * c.virtual_stages)) {
     const auto near = nearest_that_works(c.virtual_stages, layers, [&](std::int64_t groups) {
-      return divides_layers(layers, c.pipeline * groups);
+      return divides_into(c.pipeline * groups);
     });
     return fmt::format("--virtual-stages {}: {} do not divide into {} stages of as many groups{}",
                        c.virtual_stages, plural(layers, "layer"), c.pipeline,

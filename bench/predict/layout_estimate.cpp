@@ -134,6 +134,61 @@ Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& lay
   return t;
 }
 
+/// The kinds of a model's blocks: with and without experts, with and without a window.
+struct BlockKinds {
+  std::vector<ModelConfig> models;  ///< all of whose blocks are of one kind
+  std::vector<std::size_t> of_layer;
+
+  /// Returns the number of layers [begin, end) of each kind.
+  std::vector<double> counts(std::int64_t begin, std::int64_t end) const {
+    std::vector<double> counts(models.size());
+    for (std::int64_t layer = begin; layer < end; ++layer) ++counts[of_layer[static_cast<std::size_t>(layer)]];
+    return counts;
+  }
+  /// Returns the kind that most layers have.
+  std::size_t most_common() const {
+    const std::vector<double> all = counts(0, static_cast<std::int64_t>(of_layer.size()));
+    return static_cast<std::size_t>(std::max_element(all.begin(), all.end()) - all.begin());
+  }
+};
+
+/// Returns a model all of whose blocks are like one of its own.
+ModelConfig uniform_model(ModelConfig model, std::int64_t layer) {
+  if (model.moe && !model.has_experts(layer)) model.moe = {};
+  model.moe.dense_layers = 0, model.moe.layer_interval = 1;
+  model.sliding_window = model.window(layer);
+  model.block.local_layers.clear();
+  model.block.local_rope_theta = 0;
+  return model;
+}
+
+BlockKinds block_kinds(const ModelConfig& model) {
+  BlockKinds kinds;
+  std::vector<std::pair<bool, std::int64_t>> known;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const std::pair kind = {model.has_experts(layer), model.window(layer)};
+    const auto at = std::find(known.begin(), known.end(), kind);
+    kinds.of_layer.push_back(static_cast<std::size_t>(at - known.begin()));
+    if (at != known.end()) continue;
+    known.push_back(kind);
+    kinds.models.push_back(uniform_model(model, layer));
+  }
+  if (kinds.models.size() == 1) kinds.models.front() = model;
+  return kinds;
+}
+
+/// A case and a layout of a model all of whose blocks are of one kind: without experts, no ranks share them.
+std::pair<Case, ParallelLayout> of_kind(Case c, ParallelLayout layout, const ModelConfig& kind) {
+  if (!kind.moe) {
+    const Case defaults;
+    c.ep = defaults.ep, c.exchange = defaults.exchange, c.slots = defaults.slots, c.dispatch = defaults.dispatch;
+    c.routing = defaults.routing, c.grouped = defaults.grouped, c.capacity = defaults.capacity;
+    c.aux = defaults.aux, c.z_loss = defaults.z_loss;
+    layout.experts = 1;
+  }
+  return {std::move(c), layout};
+}
+
 /// Times of one micro-batch and of what surrounds all of them, as functions of a stage's layers.
 struct StageTimes {
   TimePerLayer forward, backward, around;
@@ -224,6 +279,61 @@ StageTimes stage_times_mixed(const Case& c, const ModelConfig& model, const Para
   return times;
 }
 
+/// Times of the layers of each kind, whose communicators are numbered alike.
+struct KindTimes {
+  std::vector<StageTimes> kinds;
+  std::size_t ends = 0;                  ///< kind whose times of embedding, head and update are used
+  std::vector<std::vector<int>> comms;  ///< of all kinds
+
+  const StageTimes& of_ends() const { return kinds[ends]; }
+};
+
+/// Numbers the exposed seconds of a time by other communicators.
+void renumber(StepTime& time, const std::vector<std::size_t>& numbers, std::size_t count) {
+  std::vector<double> exposed(count);
+  for (std::size_t i = 0; i < time.exposed.size(); ++i) exposed[numbers[i]] += time.exposed[i];
+  time.exposed = std::move(exposed);
+}
+
+KindTimes kind_times(const Case& c, const BlockKinds& kinds, const ParallelLayout& layout,
+                     const RecomputeShare& recompute, const CostModel& cost_model) {
+  KindTimes times;
+  times.ends = kinds.most_common();
+  for (const ModelConfig& model : kinds.models) {
+    const auto [own, ranks] = of_kind(c, layout, model);
+    times.kinds.push_back(stage_times_mixed(own, model, ranks, recompute, cost_model));
+  }
+  times.comms = times.of_ends().comms;
+  for (StageTimes& kind : times.kinds) {
+    std::vector<std::size_t> numbers;
+    for (const std::vector<int>& ranks : kind.comms) {
+      const auto at = std::find(times.comms.begin(), times.comms.end(), ranks);
+      numbers.push_back(static_cast<std::size_t>(at - times.comms.begin()));
+      if (at == times.comms.end()) times.comms.push_back(ranks);
+    }
+    if (kinds.models.size() == 1) break;
+    for (TimePerLayer* line : {&kind.forward, &kind.backward, &kind.around})
+      for (StepTime* time : {&line->one, &line->rest}) renumber(*time, numbers, times.comms.size());
+  }
+  return times;
+}
+
+/// Returns the layers of each group of a stage by kind: [stage][group][kind].
+std::vector<std::vector<std::vector<double>>> kinds_by_group(const BlockKinds& kinds,
+                                                             const ParallelLayout& layout) {
+  const auto layers = static_cast<std::int64_t>(kinds.of_layer.size());
+  const auto counts = layers_by_group(layers, layout.pipeline, layout.interleave);
+  std::vector<std::vector<std::vector<double>>> found(counts.size());
+  std::int64_t begin = 0;
+  for (std::size_t group = 0; group < static_cast<std::size_t>(layout.interleave); ++group)
+    for (std::size_t stage = 0; stage < counts.size(); ++stage) {
+      const std::int64_t end = begin + counts[stage][group];
+      found[stage].push_back(kinds.counts(begin, end));
+      begin = end;
+    }
+  return found;
+}
+
 /// Returns the network's seconds for a micro-batch's activations between two stages.
 double transfer_seconds(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                         const CostModel& cost_model) {
@@ -256,22 +366,40 @@ MemoryPerLayer memory_per_layer(Case c, const ModelConfig& model, const Parallel
           line(few.buffers, many.buffers)};
 }
 
+std::vector<MemoryPerLayer> memory_of_kinds(const Case& c, const BlockKinds& kinds, const ParallelLayout& layout) {
+  std::vector<MemoryPerLayer> bytes;
+  for (const ModelConfig& model : kinds.models) {
+    const auto [own, ranks] = of_kind(c, layout, model);
+    bytes.push_back(memory_per_layer(own, model, ranks));
+  }
+  return bytes;
+}
+
 /// Returns the memory of each pipeline stage. States outside of blocks are those of the embedding, on the first stage, and
 /// of the head, on the last one, half each, or both if they share their weights. Every stage has the buffers.
-std::vector<StageMemory> memory_of_stages(const MemoryPerLayer& bytes, const ModelConfig& model,
+std::vector<StageMemory> memory_of_stages(const std::vector<MemoryPerLayer>& bytes, const BlockKinds& kinds,
                                           const ParallelLayout& layout, std::int64_t micro_batches) {
-  const auto groups = layers_by_group(model.layers, layout.pipeline, layout.interleave);
+  const auto groups = kinds_by_group(kinds, layout);
+  const std::size_t common = kinds.most_common();
   std::vector<StageMemory> stages;
   for (int stage = 0; stage < layout.pipeline; ++stage) {
     StageMemory memory;
-    for (const std::int64_t own : groups[static_cast<std::size_t>(stage)]) memory.layers += own;
+    std::vector<double> layers(kinds.models.size());
+    for (const std::vector<double>& own : groups[static_cast<std::size_t>(stage)])
+      for (std::size_t kind = 0; kind < own.size(); ++kind) layers[kind] += own[kind];
+    for (const double own : layers) memory.layers += static_cast<std::int64_t>(own);
     memory.micro_batches = micro_batches_in_flight(layout.pipeline, layout.interleave, stage, micro_batches);
-    const auto layers = static_cast<double>(memory.layers);
     const bool ends = stage == 0 || stage == layout.pipeline - 1;
-    const double own_rest = !ends ? 0 : model.tied ? 1 : 0.5;
-    memory.states = static_cast<std::int64_t>(bytes.states.one * layers + bytes.states.rest * own_rest);
-    memory.buffers = static_cast<std::int64_t>(bytes.buffers.at(layers));
-    memory.activations = static_cast<std::int64_t>(bytes.activations.at(layers * memory.micro_batches));
+    const double own_rest = !ends ? 0 : kinds.models[common].tied ? 1 : 0.5;
+    double states = 0, activations = bytes[common].activations.rest;
+    for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+      states += bytes[kind].states.one * layers[kind];
+      activations += bytes[kind].activations.one * (layers[kind] * memory.micro_batches);
+      if (layers[kind] > 0)
+        memory.buffers = std::max(memory.buffers, static_cast<std::int64_t>(bytes[kind].buffers.at(layers[kind])));
+    }
+    memory.states = static_cast<std::int64_t>(states + bytes[common].states.rest * own_rest);
+    memory.activations = static_cast<std::int64_t>(activations);
     stages.push_back(memory);
   }
   return stages;
@@ -289,45 +417,55 @@ std::int64_t mixed_bytes(std::int64_t all, double share, std::int64_t none) {
 }
 
 /// Returns the estimate of a pipeline whose micro-batches take `times` and whose stages need `stages`.
-LayoutEstimate estimate_pipeline(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
-                                 const StageTimes& times, std::vector<StageMemory> memory,
+LayoutEstimate estimate_pipeline(const Case& c, const BlockKinds& kinds, const ParallelLayout& layout,
+                                 const KindTimes& times, std::vector<StageMemory> memory,
                                  const CostModel& cost_model) {
-  const auto groups = layers_by_group(model.layers, layout.pipeline, layout.interleave);
+  const auto groups = kinds_by_group(kinds, layout);
+  const StageTimes& of_ends = times.of_ends();
   PipelineTimes pipeline;
   double around = 0;
   StepTime busiest;  // of the stage that works longest
   const int last = layout.pipeline - 1;
   for (int stage = 0; stage <= last; ++stage) {
     std::vector<ChunkSeconds> chunks;
-    double layers = 0;
-    for (const std::int64_t own : groups[static_cast<std::size_t>(stage)]) {
-      layers += static_cast<double>(own);
-      chunks.push_back({times.forward.one.seconds * static_cast<double>(own),
-                        times.backward.one.seconds * static_cast<double>(own)});
+    std::vector<double> layers(times.kinds.size());
+    for (const std::vector<double>& own : groups[static_cast<std::size_t>(stage)]) {
+      ChunkSeconds chunk;
+      for (std::size_t kind = 0; kind < own.size(); ++kind) {
+        layers[kind] += own[kind];
+        chunk.forward += times.kinds[kind].forward.one.seconds * own[kind];
+        chunk.backward += times.kinds[kind].backward.one.seconds * own[kind];
+      }
+      chunks.push_back(chunk);
     }
-    StepTime micro_batch = weighted(times.forward.one, layers, times.backward.one, layers);
+    StepTime micro_batch, own_around;
+    for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+      add(micro_batch, times.kinds[kind].forward.one, layers[kind]);
+      add(micro_batch, times.kinds[kind].backward.one, layers[kind]);
+      add(own_around, times.kinds[kind].around.one, layers[kind]);
+    }
     if (stage == 0) {
-      chunks.front().forward += times.embedding_forward;
-      chunks.front().backward += times.embedding_backward;
+      chunks.front().forward += of_ends.embedding_forward;
+      chunks.front().backward += of_ends.embedding_backward;
     }
     if (stage == last) {
-      const StepTime head_forward = without(times.forward.rest, times.embedding_forward);
-      const StepTime head_backward = without(times.backward.rest, times.embedding_backward);
+      const StepTime head_forward = without(of_ends.forward.rest, of_ends.embedding_forward);
+      const StepTime head_backward = without(of_ends.backward.rest, of_ends.embedding_backward);
       chunks.back().forward += head_forward.seconds;
       chunks.back().backward += head_backward.seconds;
       add(micro_batch, weighted(head_forward, 1, head_backward, 1), 1);
     }
     pipeline.chunks.push_back(std::move(chunks));
     const bool ends = stage == 0 || stage == last;
-    const StepTime own_around = weighted(times.around.one, layers, times.around.rest, ends ? 0.5 : 0);
+    add(own_around, of_ends.around.rest, ends ? 0.5 : 0);
     around = std::max(around, own_around.seconds);
     StepTime own = weighted(micro_batch, static_cast<double>(c.accumulation), own_around, 1);
     if (own.seconds > busiest.seconds) busiest = std::move(own);
   }
-  pipeline.transfer = transfer_seconds(c, model, layout, cost_model);
+  pipeline.transfer = transfer_seconds(c, kinds.models[times.ends], layout, cost_model);
   const double busy = busiest_stage_seconds(pipeline, c.accumulation);
   const double all = pipeline_seconds(pipeline, c.accumulation);
-  LayoutEstimate estimate{times.step, all - busy, 0, std::move(memory), times.comms};
+  LayoutEstimate estimate{of_ends.step, all - busy, 0, std::move(memory), times.comms};
   for (const StageMemory& stage : estimate.stages)
     estimate.peak_bytes = std::max(estimate.peak_bytes, stage.peak());
   estimate.step.time = std::move(busiest);
@@ -359,9 +497,10 @@ LayoutEstimate estimate_whole(const Case& c, const ModelConfig& model, const Par
 
 std::vector<StageMemory> layout_memory(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                        const RecomputeShare& recompute) {
+  const BlockKinds kinds = block_kinds(model);
   const auto memory_with = [&](const Case& own) {
     if (layout.pipeline > 1)
-      return memory_of_stages(memory_per_layer(own, model, layout), model, layout, c.accumulation);
+      return memory_of_stages(memory_of_kinds(own, kinds, layout), kinds, layout, c.accumulation);
     const Plan plan = local_plan(own, model, layout);
     return std::vector{memory_of_whole(memory_of(dry_run(plan, nullptr), plan, own, model, layout), model)};
   };
@@ -376,9 +515,9 @@ std::vector<StageMemory> layout_memory(const Case& c, const ModelConfig& model, 
   return stages;
 }
 
-MicroBatchCost micro_batch_cost(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
-                                const CostModel& cost_model) {
-  const StageTimes times = stage_times(c, model, layout, {}, cost_model);
+namespace {
+
+MicroBatchCost cost_of_kind(const StageTimes& times) {
   MicroBatchCost cost;
   cost.forward = times.forward.one.seconds;
   cost.backward = times.backward.one.seconds;
@@ -397,21 +536,37 @@ MicroBatchCost micro_batch_cost(const Case& c, const ModelConfig& model, const P
   return cost;
 }
 
+}  // namespace
+
+std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                                              const CostModel& cost_model) {
+  const BlockKinds kinds = block_kinds(model);
+  std::vector<MicroBatchCost> of_kinds;
+  for (const ModelConfig& kind : kinds.models) {
+    const auto [own, ranks] = of_kind(c, layout, kind);
+    of_kinds.push_back(cost_of_kind(stage_times(own, kind, ranks, {}, cost_model)));
+  }
+  std::vector<MicroBatchCost> of_layers;
+  for (const std::size_t kind : kinds.of_layer) of_layers.push_back(of_kinds[kind]);
+  return of_layers;
+}
+
 LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                const RecomputeShare& recompute, const CostModel& cost_model) {
-  return layout.pipeline > 1
-             ? estimate_pipeline(c, model, layout, stage_times_mixed(c, model, layout, recompute, cost_model),
-                                 layout_memory(c, model, layout, recompute), cost_model)
-             : estimate_whole(c, model, layout, recompute, cost_model);
+  if (layout.pipeline == 1) return estimate_whole(c, model, layout, recompute, cost_model);
+  const BlockKinds kinds = block_kinds(model);
+  return estimate_pipeline(c, kinds, layout, kind_times(c, kinds, layout, recompute, cost_model),
+                           layout_memory(c, model, layout, recompute), cost_model);
 }
 
 struct LayoutEstimator::Known {
-  std::map<std::string, StageTimes> times;
-  std::map<std::string, MemoryPerLayer> memory;
+  BlockKinds kinds;
+  std::map<std::string, KindTimes> times;
+  std::map<std::string, std::vector<MemoryPerLayer>> memory;
 };
 
 LayoutEstimator::LayoutEstimator(const ModelConfig& model, const CostModel& cost_model)
-    : model_(model), cost_model_(cost_model), known_(std::make_unique<Known>()) {}
+    : model_(model), cost_model_(cost_model), known_(new Known{block_kinds(model), {}, {}}) {}
 LayoutEstimator::~LayoutEstimator() = default;
 
 namespace {
@@ -430,8 +585,8 @@ std::vector<StageMemory> LayoutEstimator::memory(const Case& c, const ParallelLa
   const std::string key = stage_key(c, layout);
   auto known = known_->memory.find(key);
   if (known == known_->memory.end())
-    known = known_->memory.emplace(key, memory_per_layer(c, model_, layout)).first;
-  return memory_of_stages(known->second, model_, layout, c.accumulation);
+    known = known_->memory.emplace(key, memory_of_kinds(c, known_->kinds, layout)).first;
+  return memory_of_stages(known->second, known_->kinds, layout, c.accumulation);
 }
 
 LayoutEstimate LayoutEstimator::estimate(const Case& c, const ParallelLayout& layout) {
@@ -439,8 +594,8 @@ LayoutEstimate LayoutEstimator::estimate(const Case& c, const ParallelLayout& la
   const std::string key = stage_key(c, layout);
   auto known = known_->times.find(key);
   if (known == known_->times.end())
-    known = known_->times.emplace(key, stage_times(c, model_, layout, {}, cost_model_)).first;
-  return estimate_pipeline(c, model_, layout, known->second, memory(c, layout), cost_model_);
+    known = known_->times.emplace(key, kind_times(c, known_->kinds, layout, {}, cost_model_)).first;
+  return estimate_pipeline(c, known_->kinds, layout, known->second, memory(c, layout), cost_model_);
 }
 
 }  // namespace precbench

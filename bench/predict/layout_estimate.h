@@ -70,8 +70,8 @@ struct MicroBatchCost {
   double optimizer_bytes = 0;                            ///< master weights and moments of a layer, not sharded
 };
 
-/// Returns the costs with the layout's tensor, context and expert ranks. Errors as in estimate_layout().
-MicroBatchCost micro_batch_cost(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
-                                const CostModel& cost_model);
+/// Returns the costs of each layer with the layout's tensor, context and expert ranks. Errors as in estimate_layout().
+std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                                              const CostModel& cost_model);
 
 }  // namespace precbench

@@ -96,9 +96,9 @@ class Search {
   }
 
   /// Returns the cost of a case's micro-batch; null if a rank cannot compute it.
-  const MicroBatchCost* cost_of(const Case& c, const ModelConfig& model) {
+  const std::vector<MicroBatchCost>* cost_of(const Case& c, const ModelConfig& model) {
     const auto [known, is_new] = costs_.try_emplace(shape_of(c));
-    if (!is_new) return known->second ? &*known->second : nullptr;
+    if (!is_new) return known->second.empty() ? nullptr : &known->second;
     Case one = c;
     one.parallel = "ddp";
     one.shard_group = 1;
@@ -114,12 +114,12 @@ class Search {
       const Plan plan = resolve(one);
       if (layout_failure(plan)) return nullptr;
       const auto [own, layout] = case_layout(plan);
-      known->second = micro_batch_cost(own, model, layout, cost_model_);
+      known->second = micro_batch_costs(own, model, layout, cost_model_);
     } catch (const InvalidInput&) {
     } catch (const Unsupported&) {
     } catch (const OutOfMemory&) {
     }
-    return known->second ? &*known->second : nullptr;
+    return known->second.empty() ? nullptr : &known->second;
   }
 
   void enumerate() {
@@ -168,7 +168,7 @@ class Search {
 
   void enumerate_shards(Case c, const ModelConfig& model) {
     const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
-    const MicroBatchCost* cost = nullptr;
+    const std::vector<MicroBatchCost>* cost = nullptr;
     const auto add = [&](const Case& one) {
       ++found_.candidates;
       if (!cost) cost = cost_of(one, model);
@@ -268,7 +268,7 @@ class Search {
   std::set<Gathered> ungathered_;
   std::optional<ModelConfig> model_;
   std::optional<LayoutEstimator> estimator_;
-  std::map<Shape, std::optional<MicroBatchCost>> costs_;
+  std::map<Shape, std::vector<MicroBatchCost>> costs_;
 };
 
 }  // namespace
@@ -307,52 +307,62 @@ LayoutSearch search_layouts(const LayoutQuestion& question, const LayoutSpace& s
   return Search(question, space, cost_model).run();
 }
 
-LayoutBound layout_bound(const Case& c, const ModelConfig& model, const MicroBatchCost& cost,
+LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vector<MicroBatchCost>& layers,
                          const CostModel& cost_model) {
   const auto micro_batches = static_cast<double>(c.micro_steps());
-  const auto stages = static_cast<int>(c.pipeline);
-  const auto groups = layers_by_group(model.layers, stages, static_cast<int>(c.virtual_stages));
-  const double layer = cost.forward + cost.backward;
-  // Stages before a stage fill its first micro-batch and drain its last one, one group of layers each.
-  double fill = cost.embedding_forward + cost.embedding_backward, busiest = 0;
-  std::int64_t most_layers = 0;
-  for (int stage = 0; stage < stages; ++stage) {
-    std::int64_t layers = 0;
-    for (const std::int64_t own : groups[static_cast<std::size_t>(stage)]) layers += own;
-    double micro_batch = layer * static_cast<double>(layers);
-    if (stage == 0) micro_batch += cost.embedding_forward + cost.embedding_backward;
-    if (stage == stages - 1) micro_batch += cost.head_forward + cost.head_backward;
-    busiest = std::max(busiest, (stage == 0 ? 0 : fill) + micro_batches * micro_batch);
-    fill += layer * static_cast<double>(groups[static_cast<std::size_t>(stage)].front());
-    most_layers = std::max(most_layers, layers);
-  }
+  const auto stages = static_cast<std::size_t>(c.pipeline);
+  const auto groups = layers_by_group(model.layers, static_cast<int>(stages), static_cast<int>(c.virtual_stages));
+  const MicroBatchCost& ends = layers.back();
+  const double embedding = ends.embedding_forward + ends.embedding_backward;
   const auto shards = static_cast<double>(shards_of(c));
-  LayoutBound bound{busiest, 0};
   const bool sharded = c.parallel != "ddp" && shards > 1;
-  if (sharded && !model.moe) {
-    // Collectives of data ranks run one after the other, whatever else runs beside them.
-    const RankGroup group{static_cast<std::int64_t>(shards), c.tensor};
+  // Collectives of data ranks run one after the other, whatever else runs beside them.
+  const RankGroup group{static_cast<std::int64_t>(shards), c.tensor};
+  const auto traffic_of = [&](const MicroBatchCost& layer) {
+    if (!sharded || model.moe) return 0.0;
     const Network& network = cost_model.network();
-    const double gather = network.seconds(Collective::all_gather, group,
-                                          cost.weight_bytes * (c.gather == "fp8" ? 0.5 : 1));
+    const double gather =
+        network.seconds(Collective::all_gather, group, layer.weight_bytes * (c.gather == "fp8" ? 0.5 : 1));
     const double reduce = network.seconds(Collective::reduce_scatter, group,
-                                          std::min(cost.weight_bytes, cost.gradient_bytes));
-    const double traffic = gather * (c.reshard == "on" ? micro_batches : 1) +
-                           reduce * (c.grad_sync == "every" ? micro_batches : 1);
-    bound.seconds = std::max(bound.seconds, traffic * static_cast<double>(most_layers));
+                                          std::min(layer.weight_bytes, layer.gradient_bytes));
+    return gather * (c.reshard == "on" ? micro_batches : 1) + reduce * (c.grad_sync == "every" ? micro_batches : 1);
+  };
+  const auto states_of = [&](const MicroBatchCost& layer) {
+    return layer.optimizer_bytes / (sharded ? shards : 1) +
+           (sharded && c.grad_sync == "every" ? layer.gradient_bytes / shards : layer.gradient_bytes) +
+           (sharded && c.reshard == "on" ? 0 : layer.weight_bytes);
+  };
+  const double one_traffic = traffic_of(layers.back());
+  struct Stage {
+    double first = 0, all = 0, states = 0, activations = 0, traffic = 0;
+  };
+  std::vector<Stage> sums(stages);
+  std::size_t next = 0;
+  for (std::size_t g = 0; g < groups.front().size(); ++g)
+    for (std::size_t stage = 0; stage < stages; ++stage)
+      for (std::int64_t i = 0; i < groups[stage][g]; ++i) {
+        const MicroBatchCost& layer = layers[next++];
+        const double seconds = layer.forward + layer.backward;
+        sums[stage].all += seconds;
+        if (g == 0) sums[stage].first += seconds;
+        sums[stage].states += states_of(layer);
+        sums[stage].activations += layer.activation_bytes;
+        sums[stage].traffic += one_traffic;
+      }
+  LayoutBound bound;
+  // Stages before a stage fill its first micro-batch and drain its last one, one group of layers each.
+  double fill = embedding;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    double micro_batch = sums[stage].all;
+    if (stage == 0) micro_batch += embedding;
+    if (stage == stages - 1) micro_batch += ends.head_forward + ends.head_backward;
+    bound.seconds = std::max({bound.seconds, (stage == 0 ? 0 : fill) + micro_batches * micro_batch, sums[stage].traffic});
+    fill += sums[stage].first;
+    const double in_flight = micro_batches_in_flight(static_cast<int>(stages), static_cast<int>(c.virtual_stages),
+                                                     static_cast<int>(stage), c.micro_steps());
+    bound.bytes = std::max(bound.bytes, sums[stage].states + sums[stage].activations * in_flight);
   }
   bound.seconds *= straggler_factor(c.gpus);
-  const auto of_stage = [&](int stage) {
-    double layers = 0;
-    for (const std::int64_t own : groups[static_cast<std::size_t>(stage)]) layers += static_cast<double>(own);
-    const double state =
-        cost.optimizer_bytes / (sharded ? shards : 1) +
-        (sharded && c.grad_sync == "every" ? cost.gradient_bytes / shards : cost.gradient_bytes) +
-        (sharded && c.reshard == "on" ? 0 : cost.weight_bytes);
-    return layers * (state + cost.activation_bytes * micro_batches_in_flight(stages, static_cast<int>(c.virtual_stages),
-                                                                             stage, c.micro_steps()));
-  };
-  bound.bytes = std::max(of_stage(0), of_stage(stages - 1));
   return bound;
 }
 

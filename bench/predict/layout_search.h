@@ -63,8 +63,8 @@ struct LayoutBound {
   double bytes = 0;  ///< of the first or last stage's rank
 };
 
-/// Returns the bounds of a case with these costs of a micro-batch. The case's layout has no layout_failure().
-LayoutBound layout_bound(const Case& c, const ModelConfig& model, const MicroBatchCost& cost,
+/// Returns the bounds of a case whose layers have these costs. The case's layout has no layout_failure().
+LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vector<MicroBatchCost>& layers,
                          const CostModel& cost_model);
 
 }  // namespace precbench

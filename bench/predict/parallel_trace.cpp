@@ -345,8 +345,6 @@ void divide_experts(Case& c, MoeConfig& moe, const ParallelLayout& layout) {
         "{} expert ranks do not divide {} experts, or {} ranks of a stage in groups of whole tensor groups",
         layout.experts, moe.rule.experts, ranks));
   if (t > 1 && moe.shared_ffn > 0) throw InvalidInput("shared experts with tensor ranks are not predicted");
-  if (layout.pipeline > 1 && !moe.in_all_layers())
-    throw InvalidInput("pipelines of blocks with and without experts are not predicted");
   moe.rule.experts /= t;
   moe.rule.top_k = std::max<std::int64_t>(1, moe.rule.top_k / t);
   share_experts(c, moe.rule, layout.experts / t);
