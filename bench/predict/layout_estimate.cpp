@@ -545,6 +545,10 @@ std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& 
   for (const ModelConfig& kind : kinds.models) {
     const auto [own, ranks] = of_kind(c, layout, kind);
     of_kinds.push_back(cost_of_kind(stage_times(own, kind, ranks, {}, cost_model)));
+    if (!kind.moe || of_kinds.back().weight_bytes <= 0) continue;
+    const std::int64_t share_experts = std::max<std::int64_t>(c.ep, layout.experts);
+    const auto experts = static_cast<double>(kind.moe.rule.experts / share_experts * 3 * kind.width * kind.moe.expert_ffn);
+    of_kinds.back().expert_share = std::min(1.0, 2 * experts / of_kinds.back().weight_bytes);
   }
   std::vector<MicroBatchCost> of_layers;
   for (const std::size_t kind : kinds.of_layer) of_layers.push_back(of_kinds[kind]);

@@ -68,6 +68,7 @@ struct MicroBatchCost {
   double activation_bytes = 0;                           ///< of a layer
   double weight_bytes = 0, gradient_bytes = 0;           ///< of a layer, not sharded
   double optimizer_bytes = 0;                            ///< master weights and moments of a layer, not sharded
+  double expert_share = 0;                               ///< of these states, those of this rank's experts
 };
 
 /// Returns the costs of each layer with the layout's tensor, context and expert ranks. Errors as in estimate_layout().

@@ -21,7 +21,7 @@
 namespace precbench {
 namespace {
 
-constexpr std::int64_t kMostTensor = 16, kMostExpertRanks = 64, kMostBatch = 16, kMostVirtualStages = 16;
+constexpr std::int64_t kMostTensor = 16, kMostExpertRanks = 256, kMostBatch = 16, kMostVirtualStages = 16;
 /// Tokens of a sequence that a context rank has at least: with fewer, GEMMs are too short to be worth a rank.
 constexpr std::int64_t kLeastTokens = 1024;
 
@@ -327,10 +327,16 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
                                           std::min(layer.weight_bytes, layer.gradient_bytes));
     return gather * (c.reshard == "on" ? micro_batches : 1) + reduce * (c.grad_sync == "every" ? micro_batches : 1);
   };
+  // Ranks that share experts hold theirs whole, however many replicas there are.
+  const bool whole_experts = c.ep > 1;
   const auto states_of = [&](const MicroBatchCost& layer) {
-    return layer.optimizer_bytes / (sharded ? shards : 1) +
-           (sharded && c.grad_sync == "every" ? layer.gradient_bytes / shards : layer.gradient_bytes) +
-           (sharded && c.reshard == "on" ? 0 : layer.weight_bytes);
+    const double whole = whole_experts ? layer.expert_share : 0;
+    const auto sharded_bytes = [&](double bytes) {
+      return bytes * whole + bytes * (1 - whole) / (sharded ? shards : 1);
+    };
+    return sharded_bytes(layer.optimizer_bytes) +
+           (c.grad_sync == "every" ? sharded_bytes(layer.gradient_bytes) : layer.gradient_bytes) +
+           layer.weight_bytes * (sharded && c.reshard == "on" ? whole : 1);
   };
   const double one_traffic = traffic_of(layers.back());
   struct Stage {
