@@ -215,7 +215,7 @@ std::string sharding_text(const Case& c) {
   return text;
 }
 
-std::vector<std::string> row_of(const LayoutProposal& proposal, const LayoutProposal* bf16) {
+std::vector<std::string> row_of(const LayoutProposal& proposal, const LayoutProposal* bf16, const Machine& machine) {
   const Case& c = proposal.plan.fields;
   const StepEstimate& step = proposal.estimate.step;
   return {c.recipe,
@@ -229,7 +229,8 @@ std::vector<std::string> row_of(const LayoutProposal& proposal, const LayoutProp
           std::to_string(c.micro_steps()),
           c.recompute,
           c.gather,
-          gib(proposal.estimate.peak_bytes),
+          gib(proposal.estimate.peak_bytes) +
+              (fit_of(proposal.estimate.peak_bytes, machine) == Fit::tight ? " tight" : ""),
           ms_text(1e3 * step.seconds),
           fmt::format("{}-{}", ms_text(1e3 * step.low()), ms_text(1e3 * step.high())),
           with_commas(tokens_per_s(proposal)),
@@ -253,7 +254,9 @@ std::string remark_of(const RecipeSearch& search) {
                   plural(found.candidates, "layout"), with_commas(static_cast<double>(found.too_large)),
                   with_commas(static_cast<double>(found.predicted)),
                   found.complete ? "" : ", where the search ended; fix some flags to search the rest");
-  if (found.proposals.empty() && found.least_bytes)
+  if (found.proposals.empty() && found.unsupported == found.candidates)
+    text += fmt::format("; unsupported: {}", found.unsupported_reason);
+  else if (found.proposals.empty() && found.least_bytes)
     text += fmt::format("; nothing fits: the smallest needs {} GiB", gib(*found.least_bytes));
   return text;
 }
@@ -283,7 +286,7 @@ void print_plan(const std::vector<RecipeSearch>& searches, const CostModel& cost
   const LayoutProposal* bf16 = best_of(searches, "bf16");
   for (const RecipeSearch& search : searches) {
     if (!table.rows.empty() && !search.found.proposals.empty()) table.group_starts.push_back(table.rows.size());
-    for (const LayoutProposal& proposal : search.found.proposals) table.rows.push_back(row_of(proposal, bf16));
+    for (const LayoutProposal& proposal : search.found.proposals) table.rows.push_back(row_of(proposal, bf16, cost_model.machine()));
   }
   const Screen screen = plain_screen(STDOUT_FILENO);
   const std::string constants = take_constants(table, {"recipe", "GiB/GPU", "ms/step"});
@@ -304,7 +307,7 @@ void print_plan(const std::vector<RecipeSearch>& searches, const CostModel& cost
                                      screen));
 }
 
-Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16) {
+Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16, const Machine& machine) {
   const Case& c = proposal.plan.fields;
   const StepEstimate& step = proposal.estimate.step;
   Json json = {{"id", proposal.plan.id}};
@@ -312,6 +315,7 @@ Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16) {
   json["data"] = c.gpus / (c.tensor * c.context * c.pipeline);
   json["micro_batches"] = c.micro_steps();
   json["flags"] = flags_of(c).substr(1);
+  json["fits"] = name_of(fit_of(proposal.estimate.peak_bytes, machine));
   json["memory_bytes"] = proposal.estimate.peak_bytes;
   json["step_ms"] = 1e3 * step.seconds;
   json["step_ms_80"] = {1e3 * step.low(), 1e3 * step.high()};
@@ -341,7 +345,7 @@ Json plan_json(const std::vector<RecipeSearch>& searches, const CostModel& cost_
     one["complete"] = found.complete;
     one["least_bytes"] = found.least_bytes ? Json(*found.least_bytes) : Json();
     one["proposals"] = Json::array();
-    for (const LayoutProposal& proposal : found.proposals) one["proposals"].push_back(proposal_json(proposal, bf16));
+    for (const LayoutProposal& proposal : found.proposals) one["proposals"].push_back(proposal_json(proposal, bf16, cost_model.machine()));
     json["recipes"].push_back(std::move(one));
   }
   return json;

@@ -90,6 +90,10 @@ class Search {
                                                          : found_.proposals.back().estimate.step.seconds;
   }
 
+  void refuse(const std::string& reason) {
+    if (found_.unsupported_reason.empty()) found_.unsupported_reason = reason;
+  }
+
   void need(double bytes) {
     const auto whole = static_cast<std::int64_t>(bytes);
     found_.least_bytes = std::min(found_.least_bytes.value_or(whole), whole);
@@ -102,7 +106,6 @@ class Search {
     Case one = c;
     one.parallel = "ddp";
     one.shard_group = 1;
-    one.gather = one.reshard = one.grad_sync = {};
     const Case defaults;
     one.gather = defaults.gather, one.reshard = defaults.reshard, one.grad_sync = defaults.grad_sync;
     one.pipeline = one.virtual_stages = 1;
@@ -112,12 +115,18 @@ class Search {
     one.gpus = std::max(c.tensor * c.context, c.ep);
     try {
       const Plan plan = resolve(one);
-      if (layout_failure(plan)) return nullptr;
+      if (const auto why = layout_failure(plan)) {
+        refuse(*why);
+        return nullptr;
+      }
       const auto [own, layout] = case_layout(plan);
       known->second = micro_batch_costs(own, model, layout, cost_model_);
-    } catch (const InvalidInput&) {
-    } catch (const Unsupported&) {
-    } catch (const OutOfMemory&) {
+    } catch (const InvalidInput& error) {
+      refuse(error.what());
+    } catch (const Unsupported& error) {
+      refuse(error.what());
+    } catch (const OutOfMemory& error) {
+      refuse(error.what());
     }
     return known->second.empty() ? nullptr : &known->second;
   }
@@ -219,8 +228,9 @@ class Search {
     ++found_.predicted;
     try {
       Plan plan = resolve(c);
-      if (layout_failure(plan)) {
+      if (const auto why = layout_failure(plan)) {
         ++found_.unsupported;
+        refuse(*why);
         if (gathered) ungathered_.insert(*gathered);
         return;
       }

@@ -47,6 +47,7 @@ struct LayoutSearch {
   std::int64_t too_large = 0;   ///< of these, more memory than there is: by their bounds, or as predicted
   std::int64_t predicted = 0;   ///< in full
   std::int64_t unsupported = 0;
+  std::string unsupported_reason = {};  ///< of the first that is
   bool complete = true;                          ///< false if the search ended at kMostPredictions
   std::optional<std::int64_t> least_bytes = {};  ///< that any predicted or bounded candidate needs
 };
