@@ -170,9 +170,8 @@ std::optional<std::string> pipeline_unsupported_reason(const Plan& plan) {
         "--pipeline {}: {}, or {} with embedding and head, do not divide into as many stages{}", c.pipeline,
         plural(layers, "layer"), layers + 2, near_stages());
   if (!divides_into(c.pipeline * c.virtual_stages)) {
-    const auto near = nearest_that_works(c.virtual_stages, layers, [&](std::int64_t groups) {
-      return divides_into(c.pipeline * groups);
-    });
+    const auto near = nearest_that_works(
+        c.virtual_stages, layers, [&](std::int64_t groups) { return divides_into(c.pipeline * groups); });
     return fmt::format("--virtual-stages {}: {} do not divide into {} stages of as many groups{}",
                        c.virtual_stages, plural(layers, "layer"), c.pipeline,
                        nearest_text("--virtual-stages", near));

@@ -95,7 +95,8 @@ TEST_CASE("layout_unsupported_reason: stages divide the layers, and no more than
       "works: --gpus 64");
 }
 
-TEST_CASE("layout_unsupported_reason: stages of a model with several kinds of blocks need not be equal", "[layout]") {
+TEST_CASE("layout_unsupported_reason: stages of a model with several kinds of blocks need not be equal",
+          "[layout]") {
   const auto of_deepseek = [](std::int64_t pipeline) {
     return reason_with([&](Case& c) { c.model = "deepseek-v3", c.tensor = 1, c.pipeline = pipeline; });
   };

@@ -31,10 +31,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Fields that a user may fix; those of kSearched are searched otherwise.
-constexpr const char* kFixed[] = {"model", "layers",  "recipe", "seq",   "gpus", "master",   "moments", "second_moment",
-                                  "weights", "grads", "optimizer", "keep_bf16", "routing", "grouped", "reduce_amax"};
-constexpr const char* kSearched[] = {"batch",      "parallel", "shard_group", "context",   "tensor",    "pipeline",
-                                     "virtual_stages", "gather",   "reshard",     "grad_sync", "recompute", "ep"};
+constexpr const char* kFixed[] = {"model",     "layers",    "recipe",        "seq",     "gpus",
+                                  "master",    "moments",   "second_moment", "weights", "grads",
+                                  "optimizer", "keep_bf16", "routing",       "grouped", "reduce_amax"};
+constexpr const char* kSearched[] = {"batch",   "parallel",  "shard_group",    "context",
+                                     "tensor",  "pipeline",  "virtual_stages", "gather",
+                                     "reshard", "grad_sync", "recompute",      "ep"};
 /// Recipes that are planned by default, where the machine multiplies their formats.
 constexpr const char* kRecipes[] = {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"};
 
@@ -67,8 +69,10 @@ void restrict_space(LayoutSpace& space, const Axes& axes) {
       {"ep", &LayoutSpace::ep},
       {"shard_group", &LayoutSpace::shard_group}};
   const std::map<std::string, std::vector<std::string> LayoutSpace::*> words = {
-      {"parallel", &LayoutSpace::parallel},   {"reshard", &LayoutSpace::reshard},
-      {"grad_sync", &LayoutSpace::grad_sync}, {"recompute", &LayoutSpace::recompute},
+      {"parallel", &LayoutSpace::parallel},
+      {"reshard", &LayoutSpace::reshard},
+      {"grad_sync", &LayoutSpace::grad_sync},
+      {"recompute", &LayoutSpace::recompute},
       {"gather", &LayoutSpace::gather}};
   for (const auto& [name, given] : axes) {
     if (!is_one_of(kSearched, name)) continue;
@@ -106,7 +110,8 @@ Case fixed_case(const PlanCommand& command, const std::string& recipe) {
       throw InvalidInput(fmt::format("{}: does not matter to plan", flag_of(field)));
     const std::vector<std::string> values = field.axis ? expand_axis(field, words) : words;
     if (values.size() > 1)
-      throw InvalidInput(fmt::format("{}: plan takes one value, not {}", flag_of(field), fmt::join(values, ",")));
+      throw InvalidInput(
+          fmt::format("{}: plan takes one value, not {}", flag_of(field), fmt::join(values, ",")));
     set_text(c, field, values.front());
   }
   for (const char* needed : {"model", "gpus", "seq"})
@@ -124,7 +129,8 @@ std::int64_t global_batch_of(const PlanCommand& command) {
   return *value;
 }
 
-RecipeSearch search_recipe(const PlanCommand& command, const std::string& recipe, const CostModel& cost_model) {
+RecipeSearch search_recipe(const PlanCommand& command, const std::string& recipe,
+                           const CostModel& cost_model) {
   RecipeSearch search{recipe, {}, {}};
   const Case c = fixed_case(command, recipe);
   LayoutQuestion question{c, global_batch_of(command),
@@ -136,7 +142,8 @@ RecipeSearch search_recipe(const PlanCommand& command, const std::string& recipe
     const Plan plan = resolve(one, Refusals::kept);
     if (plan.refusal) throw InvalidInput(*plan.refusal);
     if (!runs_natively(plan, cost_model.machine()))
-      throw InvalidInput(fmt::format("{} does not multiply the formats of {}", cost_model.machine().name, recipe));
+      throw InvalidInput(
+          fmt::format("{} does not multiply the formats of {}", cost_model.machine().name, recipe));
     LayoutSpace space = layout_space(question, plan.model, cost_model.machine());
     if (plan.recipe.quantized()) space.gather = {"bf16", "fp8"};
     restrict_space(space, command.axes);
@@ -169,7 +176,8 @@ std::vector<Part> parts_of(const LayoutProposal& proposal) {
   std::vector<Part> parts;
   for (const auto& [name, value] : seconds)
     if (value > 0) parts.push_back({name, value / step.seconds});
-  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.share > b.share; });
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.share > b.share; });
   return parts;
 }
 
@@ -210,18 +218,22 @@ std::string sharding_text(const Case& c) {
   if (c.parallel == "ddp") return "ddp";
   const std::int64_t shards = c.parallel == "hsdp" ? c.shard_group : c.gpus / (c.tensor * c.pipeline);
   std::string text = fmt::format("{} {}", c.parallel, shards);
-  if (c.reshard == "off") text += c.grad_sync == "last" ? ", weights+grads kept" : ", weights kept";
-  else if (c.grad_sync == "last") text += ", grads kept";
+  if (c.reshard == "off")
+    text += c.grad_sync == "last" ? ", weights+grads kept" : ", weights kept";
+  else if (c.grad_sync == "last")
+    text += ", grads kept";
   return text;
 }
 
-std::vector<std::string> row_of(const LayoutProposal& proposal, const LayoutProposal* bf16, const Machine& machine) {
+std::vector<std::string> row_of(const LayoutProposal& proposal, const LayoutProposal* bf16,
+                                const Machine& machine) {
   const Case& c = proposal.plan.fields;
   const StepEstimate& step = proposal.estimate.step;
   return {c.recipe,
           std::to_string(c.tensor),
           std::to_string(c.context),
-          c.virtual_stages > 1 ? fmt::format("{} x {}", c.pipeline, c.virtual_stages) : std::to_string(c.pipeline),
+          c.virtual_stages > 1 ? fmt::format("{} x {}", c.pipeline, c.virtual_stages)
+                               : std::to_string(c.pipeline),
           std::to_string(c.gpus / (c.tensor * c.context * c.pipeline)),
           std::to_string(c.ep),
           sharding_text(c),
@@ -249,11 +261,10 @@ const LayoutProposal* best_of(const std::vector<RecipeSearch>& searches, const s
 std::string remark_of(const RecipeSearch& search) {
   const LayoutSearch& found = search.found;
   if (!search.failure.empty()) return fmt::format("{}: {}", search.recipe, search.failure);
-  std::string text =
-      fmt::format("{}: {} tried, {} too large, {} predicted in full{}", search.recipe,
-                  plural(found.candidates, "layout"), with_commas(static_cast<double>(found.too_large)),
-                  with_commas(static_cast<double>(found.predicted)),
-                  found.complete ? "" : ", where the search ended; fix some flags to search the rest");
+  std::string text = fmt::format(
+      "{}: {} tried, {} too large, {} predicted in full{}", search.recipe, plural(found.candidates, "layout"),
+      with_commas(static_cast<double>(found.too_large)), with_commas(static_cast<double>(found.predicted)),
+      found.complete ? "" : ", where the search ended; fix some flags to search the rest");
   if (found.proposals.empty() && found.unsupported == found.candidates)
     text += fmt::format("; unsupported: {}", found.unsupported_reason);
   else if (found.proposals.empty() && found.least_bytes)
@@ -264,29 +275,33 @@ std::string remark_of(const RecipeSearch& search) {
 void print_plan(const std::vector<RecipeSearch>& searches, const CostModel& cost_model) {
   Table table;
   table.columns.push_back(name_column("recipe"));
-  for (const auto& [title, rank] : std::initializer_list<std::pair<const char*, int>>{{"tensor", kKeyRank - 2},
-                                                                                      {"context", kKeyRank - 2},
-                                                                                      {"pipeline", kKeyRank - 2},
-                                                                                      {"data", kKeyRank - 3},
-                                                                                      {"experts", kKeyRank - 2}})
+  for (const auto& [title, rank] :
+       std::initializer_list<std::pair<const char*, int>>{{"tensor", kKeyRank - 2},
+                                                          {"context", kKeyRank - 2},
+                                                          {"pipeline", kKeyRank - 2},
+                                                          {"data", kKeyRank - 3},
+                                                          {"experts", kKeyRank - 2}})
     table.columns.push_back(number_column(title, rank));
   table.columns.push_back(text_column("sharding", kKeyRank - 4));
   table.columns.push_back(number_column("micro-batch", kKeyRank - 5));
   table.columns.push_back(number_column("micro-batches", kKeyRank - 5));
   table.columns.push_back(text_column("recompute", kKeyRank - 4));
   table.columns.push_back(text_column("gather", kKeyRank - 6));
-  for (const auto& [title, rank] : std::initializer_list<std::pair<const char*, int>>{{"GiB/GPU", kKeyRank - 1},
-                                                                                      {"ms/step", kKeyRank},
-                                                                                      {"80% interval", kOrdinaryRank},
-                                                                                      {"tokens/s", kDetailRank},
-                                                                                      {"TFLOP/s per GPU", kOrdinaryRank},
-                                                                                      {"over bf16 (80%)", kKeyRank - 1}})
+  for (const auto& [title, rank] :
+       std::initializer_list<std::pair<const char*, int>>{{"GiB/GPU", kKeyRank - 1},
+                                                          {"ms/step", kKeyRank},
+                                                          {"80% interval", kOrdinaryRank},
+                                                          {"tokens/s", kDetailRank},
+                                                          {"TFLOP/s per GPU", kOrdinaryRank},
+                                                          {"over bf16 (80%)", kKeyRank - 1}})
     table.columns.push_back(number_column(title, rank));
   table.columns.push_back(text_column("largest parts of the step", kKeyRank - 3));
   const LayoutProposal* bf16 = best_of(searches, "bf16");
   for (const RecipeSearch& search : searches) {
-    if (!table.rows.empty() && !search.found.proposals.empty()) table.group_starts.push_back(table.rows.size());
-    for (const LayoutProposal& proposal : search.found.proposals) table.rows.push_back(row_of(proposal, bf16, cost_model.machine()));
+    if (!table.rows.empty() && !search.found.proposals.empty())
+      table.group_starts.push_back(table.rows.size());
+    for (const LayoutProposal& proposal : search.found.proposals)
+      table.rows.push_back(row_of(proposal, bf16, cost_model.machine()));
   }
   const Screen screen = plain_screen(STDOUT_FILENO);
   const std::string constants = take_constants(table, {"recipe", "GiB/GPU", "ms/step"});
@@ -294,17 +309,20 @@ void print_plan(const std::vector<RecipeSearch>& searches, const CostModel& cost
   if (!constants.empty()) fmt::print("{}", paragraph("all: " + constants, screen));
   for (const RecipeSearch& search : searches) fmt::print("{}", paragraph(remark_of(search), screen));
   const MemoryLimit limit = memory_limit_of(cost_model.machine());
-  fmt::print("{}", paragraph(fmt::format("predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and "
-                                         "libraries; rates {} {}; tensor collectives and context keys are not overlapped",
-                                         limit.name, gib(limit.bytes), limit.source, kContextBytes >> 30,
-                                         cost_model.borrowed() ? "borrowed from" : "measured on",
-                                         cost_model.rates().machine),
-                             screen));
+  fmt::print(
+      "{}",
+      paragraph(
+          fmt::format("predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and "
+                      "libraries; rates {} {}; tensor collectives and context keys are not overlapped",
+                      limit.name, gib(limit.bytes), limit.source, kContextBytes >> 30,
+                      cost_model.borrowed() ? "borrowed from" : "measured on", cost_model.rates().machine),
+          screen));
   for (const RecipeSearch& search : searches)
     if (!search.found.proposals.empty())
-      fmt::print("{}", command_lines(fmt::format("precbench sweep --dry-run --on {}{}", cost_model.machine().name,
-                                                 flags_of(search.found.proposals.front().plan.fields)),
-                                     screen));
+      fmt::print("{}",
+                 command_lines(fmt::format("precbench sweep --dry-run --on {}{}", cost_model.machine().name,
+                                           flags_of(search.found.proposals.front().plan.fields)),
+                               screen));
 }
 
 Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16, const Machine& machine) {
@@ -332,7 +350,9 @@ Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16, c
 }
 
 Json plan_json(const std::vector<RecipeSearch>& searches, const CostModel& cost_model) {
-  Json json = {{"machine", cost_model.machine().name}, {"rates", cost_model.rates().machine}, {"recipes", Json::array()}};
+  Json json = {{"machine", cost_model.machine().name},
+               {"rates", cost_model.rates().machine},
+               {"recipes", Json::array()}};
   const LayoutProposal* bf16 = best_of(searches, "bf16");
   for (const RecipeSearch& search : searches) {
     const LayoutSearch& found = search.found;
@@ -345,7 +365,8 @@ Json plan_json(const std::vector<RecipeSearch>& searches, const CostModel& cost_
     one["complete"] = found.complete;
     one["least_bytes"] = found.least_bytes ? Json(*found.least_bytes) : Json();
     one["proposals"] = Json::array();
-    for (const LayoutProposal& proposal : found.proposals) one["proposals"].push_back(proposal_json(proposal, bf16, cost_model.machine()));
+    for (const LayoutProposal& proposal : found.proposals)
+      one["proposals"].push_back(proposal_json(proposal, bf16, cost_model.machine()));
     json["recipes"].push_back(std::move(one));
   }
   return json;
@@ -369,13 +390,15 @@ std::vector<RecipeSearch> search_recipes(const PlanCommand& command, const CostM
   for (std::size_t i = 1; i < std::min(cores, recipes.size()); ++i) others.emplace_back(work);
   work();
   for (std::thread& other : others) other.join();
-  if (std::all_of(searches.begin(), searches.end(), [](const RecipeSearch& one) { return !one.failure.empty(); }))
+  if (std::all_of(searches.begin(), searches.end(),
+                  [](const RecipeSearch& one) { return !one.failure.empty(); }))
     throw InvalidInput(searches.front().failure);
   return searches;
 }
 
 CLI::App* add_plan_command(CLI::App& app, PlanCommand& command) {
-  CLI::App* sub = app.add_subcommand("plan", "fastest layouts of ranks for a model on a number of GPUs, by recipe");
+  CLI::App* sub =
+      app.add_subcommand("plan", "fastest layouts of ranks for a model on a number of GPUs, by recipe");
   sub->footer(
       "Predicts with the cost model of sweep --dry-run --on; runs nothing. Flags of searched fields restrict the search to "
       "their values.\n"

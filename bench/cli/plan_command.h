@@ -16,10 +16,10 @@ class App;
 namespace precbench {
 
 struct PlanCommand {
-  Axes axes;                      ///< fields of the case; of those that are searched, the values to try
-  std::string on;                 ///< machine: a preset or a file
-  std::string global_batch;       ///< sequences of a step, as typed
-  std::int64_t proposals = 3;     ///< for each recipe
+  Axes axes;                   ///< fields of the case; of those that are searched, the values to try
+  std::string on;              ///< machine: a preset or a file
+  std::string global_batch;    ///< sequences of a step, as typed
+  std::int64_t proposals = 3;  ///< for each recipe
   bool json = false;
 };
 

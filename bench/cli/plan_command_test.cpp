@@ -15,7 +15,8 @@ namespace {
 using testing::precbench_says;
 using testing::refused;
 
-constexpr const char* kSmall = "plan --model llama3.2-1b --layers 4 --on h100 --gpus 8 --seq 2048 --global-batch 32";
+constexpr const char* kSmall =
+    "plan --model llama3.2-1b --layers 4 --on h100 --gpus 8 --seq 2048 --global-batch 32";
 
 TEST_CASE("plan: proposals are confirmed by a dry run with their flags", "[plan]") {
   const auto answer = precbench_says(std::string(kSmall) + " --recipe bf16,tensorwise --tensor 1,2 --json");
@@ -32,7 +33,8 @@ TEST_CASE("plan: proposals are confirmed by a dry run with their flags", "[plan]
       CHECK(proposal["fits"] != "no");
     }
     const auto& best = recipe["proposals"][0];
-    const auto dry = precbench_says("sweep --dry-run --json --on h100 " + best["flags"].get<std::string>() + " 2>/dev/null");
+    const auto dry = precbench_says("sweep --dry-run --json --on h100 " + best["flags"].get<std::string>() +
+                                    " 2>/dev/null");
     const auto confirmed = nlohmann::json::parse(dry.text)["cases"][0];
     CHECK(confirmed["step_ms"] == best["step_ms"]);
     CHECK(confirmed["memory_bytes"] == best["memory_bytes"]);
@@ -44,15 +46,18 @@ TEST_CASE("plan: bad input is one line that names the flag", "[plan]") {
   CHECK(contains(refused("plan --model tiny --on h100 --gpus 8 --seq 128 --global-batch 0"),
                  "--global-batch: needs a whole number of sequences"));
   CHECK(contains(refused("plan" + rest), "--model: plan needs it"));
-  CHECK(contains(refused("plan --model llama3.2-1b --on h100 --gpus 8 --global-batch 8"), "--seq: plan needs it"));
-  CHECK(contains(refused("plan --model llama3.2-1b --on nosuch --gpus 8 --seq 128 --global-batch 8"), "--on"));
+  CHECK(contains(refused("plan --model llama3.2-1b --on h100 --gpus 8 --global-batch 8"),
+                 "--seq: plan needs it"));
+  CHECK(
+      contains(refused("plan --model llama3.2-1b --on nosuch --gpus 8 --seq 128 --global-batch 8"), "--on"));
   CHECK(contains(refused(std::string(kSmall) + " --lr 1"), "--lr: does not matter to plan"));
   CHECK(contains(refused(std::string(kSmall) + " --seq 1024,2048"), "--seq: plan takes one value"));
   CHECK(contains(refused(std::string(kSmall) + " --recipe mxfp8"), "does not multiply the formats of mxfp8"));
 }
 
 TEST_CASE("plan: a model that no layout can hold ends with status 1", "[plan]") {
-  const auto answer = precbench_says("plan --model llama3.1-405b --on h100 --gpus 8 --seq 8192 --global-batch 8 --recipe bf16");
+  const auto answer = precbench_says(
+      "plan --model llama3.1-405b --on h100 --gpus 8 --seq 8192 --global-batch 8 --recipe bf16");
   CHECK(answer.status == 1);
   CHECK(contains(answer.text, "nothing fits: the smallest needs"));
 }

@@ -142,7 +142,8 @@ struct BlockKinds {
   /// Returns the number of layers [begin, end) of each kind.
   std::vector<double> counts(std::int64_t begin, std::int64_t end) const {
     std::vector<double> counts(models.size());
-    for (std::int64_t layer = begin; layer < end; ++layer) ++counts[of_layer[static_cast<std::size_t>(layer)]];
+    for (std::int64_t layer = begin; layer < end; ++layer)
+      ++counts[of_layer[static_cast<std::size_t>(layer)]];
     return counts;
   }
   /// Returns the kind that most layers have.
@@ -181,7 +182,8 @@ BlockKinds block_kinds(const ModelConfig& model) {
 std::pair<Case, ParallelLayout> of_kind(Case c, ParallelLayout layout, const ModelConfig& kind) {
   if (!kind.moe) {
     const Case defaults;
-    c.ep = defaults.ep, c.exchange = defaults.exchange, c.slots = defaults.slots, c.dispatch = defaults.dispatch;
+    c.ep = defaults.ep, c.exchange = defaults.exchange, c.slots = defaults.slots,
+    c.dispatch = defaults.dispatch;
     c.routing = defaults.routing, c.grouped = defaults.grouped, c.capacity = defaults.capacity;
     c.aux = defaults.aux, c.z_loss = defaults.z_loss;
     layout.experts = 1;
@@ -282,7 +284,7 @@ StageTimes stage_times_mixed(const Case& c, const ModelConfig& model, const Para
 /// Times of the layers of each kind, whose communicators are numbered alike.
 struct KindTimes {
   std::vector<StageTimes> kinds;
-  std::size_t ends = 0;                  ///< kind whose times of embedding, head and update are used
+  std::size_t ends = 0;                 ///< kind whose times of embedding, head and update are used
   std::vector<std::vector<int>> comms;  ///< of all kinds
 
   const StageTimes& of_ends() const { return kinds[ends]; }
@@ -366,7 +368,8 @@ MemoryPerLayer memory_per_layer(Case c, const ModelConfig& model, const Parallel
           line(few.buffers, many.buffers)};
 }
 
-std::vector<MemoryPerLayer> memory_of_kinds(const Case& c, const BlockKinds& kinds, const ParallelLayout& layout) {
+std::vector<MemoryPerLayer> memory_of_kinds(const Case& c, const BlockKinds& kinds,
+                                            const ParallelLayout& layout) {
   std::vector<MemoryPerLayer> bytes;
   for (const ModelConfig& model : kinds.models) {
     const auto [own, ranks] = of_kind(c, layout, model);
@@ -396,7 +399,8 @@ std::vector<StageMemory> memory_of_stages(const std::vector<MemoryPerLayer>& byt
       states += bytes[kind].states.one * layers[kind];
       activations += bytes[kind].activations.one * (layers[kind] * memory.micro_batches);
       if (layers[kind] > 0)
-        memory.buffers = std::max(memory.buffers, static_cast<std::int64_t>(bytes[kind].buffers.at(layers[kind])));
+        memory.buffers =
+            std::max(memory.buffers, static_cast<std::int64_t>(bytes[kind].buffers.at(layers[kind])));
     }
     memory.states = static_cast<std::int64_t>(states + bytes[common].states.rest * own_rest);
     memory.activations = static_cast<std::int64_t>(activations);
@@ -525,7 +529,7 @@ MicroBatchCost cost_of_kind(const StageTimes& times) {
   cost.embedding_backward = times.embedding_backward;
   cost.head_forward = std::max(0.0, times.forward.rest.seconds - times.embedding_forward);
   cost.head_backward = std::max(0.0, times.backward.rest.seconds - times.embedding_backward);
-  const auto per_layer = [&](std::int64_t RankMemory::* part) {
+  const auto per_layer = [&](std::int64_t RankMemory::*part) {
     return static_cast<double>(times.memory[1].*part - times.memory[0].*part) /
            static_cast<double>(times.many - times.few);
   };
@@ -538,8 +542,8 @@ MicroBatchCost cost_of_kind(const StageTimes& times) {
 
 }  // namespace
 
-std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
-                                              const CostModel& cost_model) {
+std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& model,
+                                              const ParallelLayout& layout, const CostModel& cost_model) {
   const BlockKinds kinds = block_kinds(model);
   std::vector<MicroBatchCost> of_kinds;
   for (const ModelConfig& kind : kinds.models) {
@@ -547,7 +551,8 @@ std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& 
     of_kinds.push_back(cost_of_kind(stage_times(own, kind, ranks, {}, cost_model)));
     if (!kind.moe || of_kinds.back().weight_bytes <= 0) continue;
     const std::int64_t share_experts = std::max<std::int64_t>(c.ep, layout.experts);
-    const auto experts = static_cast<double>(kind.moe.rule.experts / share_experts * 3 * kind.width * kind.moe.expert_ffn);
+    const auto experts =
+        static_cast<double>(kind.moe.rule.experts / share_experts * 3 * kind.width * kind.moe.expert_ffn);
     of_kinds.back().expert_share = std::min(1.0, 2 * experts / of_kinds.back().weight_bytes);
   }
   std::vector<MicroBatchCost> of_layers;
@@ -579,7 +584,8 @@ namespace {
 std::string stage_key(Case c, const ParallelLayout& layout) {
   c.accumulation = std::min(c.accumulation, kTracedMicroSteps);
   return fmt::format("{} {} {} {} {} {}", layout.tensor, layout.context, layout.data, layout.pipeline,
-                     layout.experts, case_to_json(c).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+                     layout.experts,
+                     case_to_json(c).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 }  // namespace

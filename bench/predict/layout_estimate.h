@@ -59,7 +59,7 @@ class LayoutEstimator {
   std::unique_ptr<Known> known_;
 };
 
-/// What a micro-batch costs a rank whose data and pipeline ranks are left out: the same in all layouts that differ in these
+/// Cost of a micro-batch on a rank whose data and pipeline ranks are left out: the same in all layouts that differ in these
 /// alone. Times have the collectives of tensor, context and expert ranks, and none of data ranks.
 struct MicroBatchCost {
   double forward = 0, backward = 0;                      ///< seconds of a layer
@@ -67,12 +67,12 @@ struct MicroBatchCost {
   double head_forward = 0, head_backward = 0;            ///< likewise, with the loss
   double activation_bytes = 0;                           ///< of a layer
   double weight_bytes = 0, gradient_bytes = 0;           ///< of a layer, not sharded
-  double optimizer_bytes = 0;                            ///< master weights and moments of a layer, not sharded
-  double expert_share = 0;                               ///< of these states, those of this rank's experts
+  double optimizer_bytes = 0;  ///< master weights and moments of a layer, not sharded
+  double expert_share = 0;     ///< of these states, those of this rank's experts
 };
 
 /// Returns the costs of each layer with the layout's tensor, context and expert ranks. Errors as in estimate_layout().
-std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
-                                              const CostModel& cost_model);
+std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& model,
+                                              const ParallelLayout& layout, const CostModel& cost_model);
 
 }  // namespace precbench

@@ -197,8 +197,10 @@ class Search {
       c.parallel = parallel;
       const bool shards = parallel != "ddp" && ranks > 1;
       if (!shards && parallel != "ddp") continue;
-      for (const std::int64_t group : parallel == "hsdp" ? space_.shard_group : std::vector<std::int64_t>{1}) {
-        if (parallel == "hsdp" && (group <= 1 || group >= ranks || ranks % group != 0 || group % c.context != 0))
+      for (const std::int64_t group :
+           parallel == "hsdp" ? space_.shard_group : std::vector<std::int64_t>{1}) {
+        if (parallel == "hsdp" &&
+            (group <= 1 || group >= ranks || ranks % group != 0 || group % c.context != 0))
           continue;
         c.shard_group = group;
         // Without shards, or with one micro-batch, these make no difference.
@@ -206,8 +208,8 @@ class Search {
           for (const std::string& reshard : space_.reshard)
             for (const std::string& gather : space_.gather) {
               c.grad_sync = grad_sync, c.reshard = reshard, c.gather = gather;
-              if (!shards && (&grad_sync != &space_.grad_sync.front() || &reshard != &space_.reshard.front() ||
-                              &gather != &space_.gather.front()))
+              if (!shards && (&grad_sync != &space_.grad_sync.front() ||
+                              &reshard != &space_.reshard.front() || &gather != &space_.gather.front()))
                 continue;
               if (c.accumulation == 1 && &grad_sync != &space_.grad_sync.front()) continue;
               add(c);
@@ -219,8 +221,9 @@ class Search {
   void predict(const Case& c) {
     // The shards decide whether weights can be gathered in FP8, which takes longest to check.
     const std::optional<Gathered> gathered =
-        c.gather == Case{}.gather ? std::nullopt
-                                  : std::optional<Gathered>({c.tensor, c.ep, shards_of(c), c.recompute, c.gather});
+        c.gather == Case{}.gather
+            ? std::nullopt
+            : std::optional<Gathered>({c.tensor, c.ep, shards_of(c), c.recompute, c.gather});
     if (gathered && ungathered_.contains(*gathered)) {
       ++found_.unsupported;
       return;
@@ -321,7 +324,8 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
                          const CostModel& cost_model) {
   const auto micro_batches = static_cast<double>(c.micro_steps());
   const auto stages = static_cast<std::size_t>(c.pipeline);
-  const auto groups = layers_by_group(model.layers, static_cast<int>(stages), static_cast<int>(c.virtual_stages));
+  const auto groups =
+      layers_by_group(model.layers, static_cast<int>(stages), static_cast<int>(c.virtual_stages));
   const MicroBatchCost& ends = layers.back();
   const double embedding = ends.embedding_forward + ends.embedding_backward;
   const auto shards = static_cast<double>(shards_of(c));
@@ -335,7 +339,8 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
         network.seconds(Collective::all_gather, group, layer.weight_bytes * (c.gather == "fp8" ? 0.5 : 1));
     const double reduce = network.seconds(Collective::reduce_scatter, group,
                                           std::min(layer.weight_bytes, layer.gradient_bytes));
-    return gather * (c.reshard == "on" ? micro_batches : 1) + reduce * (c.grad_sync == "every" ? micro_batches : 1);
+    return gather * (c.reshard == "on" ? micro_batches : 1) +
+           reduce * (c.grad_sync == "every" ? micro_batches : 1);
   };
   // Ranks that share experts hold theirs whole, however many replicas there are.
   const bool whole_experts = c.ep > 1;
@@ -372,10 +377,12 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
     double micro_batch = sums[stage].all;
     if (stage == 0) micro_batch += embedding;
     if (stage == stages - 1) micro_batch += ends.head_forward + ends.head_backward;
-    bound.seconds = std::max({bound.seconds, (stage == 0 ? 0 : fill) + micro_batches * micro_batch, sums[stage].traffic});
+    bound.seconds =
+        std::max({bound.seconds, (stage == 0 ? 0 : fill) + micro_batches * micro_batch, sums[stage].traffic});
     fill += sums[stage].first;
-    const double in_flight = micro_batches_in_flight(static_cast<int>(stages), static_cast<int>(c.virtual_stages),
-                                                     static_cast<int>(stage), c.micro_steps());
+    const double in_flight =
+        micro_batches_in_flight(static_cast<int>(stages), static_cast<int>(c.virtual_stages),
+                                static_cast<int>(stage), c.micro_steps());
     bound.bytes = std::max(bound.bytes, sums[stage].states + sums[stage].activations * in_flight);
   }
   bound.seconds *= straggler_factor(c.gpus);

@@ -25,7 +25,7 @@ struct LayoutSpace {
 };
 
 struct LayoutQuestion {
-  Case c;                         ///< model, recipe, gpus, seq, dtypes of states; fields of the space are set by the search
+  Case c;  ///< model, recipe, gpus, seq, dtypes of states; fields of the space are set by the search
   std::int64_t global_batch = 0;  ///< sequences of a step
   std::int64_t memory = 0;        ///< bytes that a rank may need
   std::size_t proposals = 3;
@@ -47,7 +47,7 @@ struct LayoutSearch {
   std::int64_t too_large = 0;   ///< of these, more memory than there is: by their bounds, or as predicted
   std::int64_t predicted = 0;   ///< in full
   std::int64_t unsupported = 0;
-  std::string unsupported_reason = {};  ///< of the first that is
+  std::string unsupported_reason = {};           ///< of the first that is
   bool complete = true;                          ///< false if the search ended at kMostPredictions
   std::optional<std::int64_t> least_bytes = {};  ///< that any predicted or bounded candidate needs
 };
@@ -56,7 +56,8 @@ struct LayoutSearch {
 inline constexpr std::int64_t kMostPredictions = 3000;
 
 /// Throws InvalidInput if no layout divides the GPUs and the batch, with the rule that the simplest layout breaks.
-LayoutSearch search_layouts(const LayoutQuestion& question, const LayoutSpace& space, const CostModel& cost_model);
+LayoutSearch search_layouts(const LayoutQuestion& question, const LayoutSpace& space,
+                            const CostModel& cost_model);
 
 /// Lower bounds of a step.
 struct LayoutBound {
