@@ -42,10 +42,24 @@ std::int64_t shards_of(const Case& c) {
   return c.parallel == "fsdp" ? ranks : c.parallel == "hsdp" ? c.shard_group : c.context;
 }
 
-/// A layout and the cost of its micro-batch.
+/// A layout and its bound. There are hundreds of thousands, so words are those of the space.
 struct Candidate {
-  Case c;
-  LayoutBound bound;
+  std::int64_t tensor = 1, context = 1, pipeline = 1, virtual_stages = 1, batch = 1, ep = 1, slots = 0;
+  std::int64_t accumulation = 1, shard_group = 1;
+  const std::string *parallel = nullptr, *grad_sync = nullptr, *reshard = nullptr, *gather = nullptr,
+                    *recompute = nullptr;
+  double bound_seconds = 0;
+
+  /// Returns the case `base` with this layout.
+  Case applied_to(Case base) const {
+    base.tensor = tensor, base.context = context, base.pipeline = pipeline;
+    base.virtual_stages = virtual_stages, base.batch = batch, base.ep = ep, base.slots = slots;
+    if (ep > 1) base.exchange = "slots";
+    base.accumulation = accumulation, base.shard_group = shard_group;
+    base.parallel = *parallel, base.grad_sync = *grad_sync, base.reshard = *reshard;
+    base.gather = *gather, base.recompute = *recompute;
+    return base;
+  }
 };
 
 /// Fields that decide the cost of a micro-batch.
@@ -68,18 +82,19 @@ class Search {
   LayoutSearch run() {
     enumerate();
     if (found_.candidates == 0)
-      throw InvalidInput(rule_.value_or(fmt::format("no layout divides --gpus {} and --global-batch {}",
-                                                    question_.c.gpus, question_.global_batch)));
+      throw InvalidInput(fmt::format("no layout divides --gpus {} and --global-batch {}{}", question_.c.gpus,
+                                     question_.global_batch,
+                                     rule_ ? "; the first rule broken: " + *rule_ : ""));
     std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-      return a.bound.seconds < b.bound.seconds;
+      return a.bound_seconds < b.bound_seconds;
     });
     for (const Candidate& candidate : candidates_) {
-      if (candidate.bound.seconds >= slowest_proposal()) break;
+      if (candidate.bound_seconds >= slowest_proposal()) break;
       if (found_.predicted == kMostPredictions) {
         found_.complete = false;
         break;
       }
-      predict(candidate.c);
+      predict(candidate.applied_to(question_.c));
     }
     return std::move(found_);
   }
@@ -171,14 +186,15 @@ class Search {
     }
     for (const std::string& recompute : space_.recompute) {
       c.recompute = recompute;
-      enumerate_shards(c, plan.model);
+      enumerate_shards(c, recompute, plan.model);
     }
   }
 
-  void enumerate_shards(Case c, const ModelConfig& model) {
+  void enumerate_shards(Case c, const std::string& recompute, const ModelConfig& model) {
     const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
     const std::vector<MicroBatchCost>* cost = nullptr;
-    const auto add = [&](const Case& one) {
+    const auto add = [&](const Case& one, const std::string& parallel, const std::string& grad_sync,
+                         const std::string& reshard, const std::string& gather) {
       ++found_.candidates;
       if (!cost) cost = cost_of(one, model);
       if (!cost) {
@@ -191,7 +207,9 @@ class Search {
         need(bound.bytes);
         return;
       }
-      candidates_.push_back({one, bound});
+      candidates_.push_back({one.tensor, one.context, one.pipeline, one.virtual_stages, one.batch, one.ep,
+                             one.slots, one.accumulation, one.shard_group, &parallel, &grad_sync, &reshard,
+                             &gather, &recompute, bound.seconds});
     };
     for (const std::string& parallel : space_.parallel) {
       c.parallel = parallel;
@@ -212,7 +230,7 @@ class Search {
                               &reshard != &space_.reshard.front() || &gather != &space_.gather.front()))
                 continue;
               if (c.accumulation == 1 && &grad_sync != &space_.grad_sync.front()) continue;
-              add(c);
+              add(c, parallel, grad_sync, reshard, gather);
             }
       }
     }
