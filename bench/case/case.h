@@ -28,6 +28,7 @@ struct Case {
   std::int64_t context = 1;
   std::int64_t tensor = 1, pipeline = 1, virtual_stages = 1;
   std::int64_t micro_batches = 0;  ///< 0: those of --accumulation; written "auto"
+  std::string shard_optimizer = "off", overlap = "none";
   std::string gather = "bf16";
   std::string reshard = "on";
   std::string grad_sync = "every";

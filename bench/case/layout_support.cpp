@@ -13,7 +13,8 @@
 namespace precbench {
 namespace {
 
-constexpr const char* kLayoutFields[] = {"tensor", "pipeline", "virtual_stages", "micro_batches"};
+constexpr const char* kLayoutFields[] = {"tensor",        "pipeline",        "virtual_stages",
+                                         "micro_batches", "shard_optimizer", "overlap"};
 
 /// Returns the value from 1 to `most` nearest to `value` that works, the smaller of two; null if none does.
 template <class Works>
@@ -191,6 +192,13 @@ std::optional<std::string> pipeline_unsupported_reason(const Plan& plan) {
   return std::nullopt;
 }
 
+std::optional<std::string> sharded_optimizer_unsupported_reason(const Plan& plan) {
+  const Case& c = plan.fields;
+  if (c.shard_optimizer == "off" || has_optimizer_replicas(c, plan.model)) return std::nullopt;
+  return fmt::format("--shard-optimizer on: no rank has a replica of its {}; use --shard-optimizer off",
+                     c.parallel == "ddp" ? "weights" : "weights' shard");
+}
+
 }  // namespace
 
 bool is_layout_field(std::string_view name) {
@@ -198,7 +206,14 @@ bool is_layout_field(std::string_view name) {
 }
 
 bool is_predicted_only(const Case& c) {
-  return c.tensor > 1 || c.pipeline > 1 || c.virtual_stages > 1 || c.micro_batches > 0;
+  return c.tensor > 1 || c.pipeline > 1 || c.virtual_stages > 1 || c.micro_batches > 0 ||
+         c.shard_optimizer != "off" || c.overlap != "none";
+}
+
+bool has_optimizer_replicas(const Case& c, const ModelConfig& model) {
+  const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
+  const std::int64_t shards = c.parallel == "fsdp" ? ranks : c.parallel == "hsdp" ? c.shard_group : 1;
+  return shards < ranks || (model.moe && c.ep > 1 && c.ep < ranks * c.tensor);
 }
 
 const char* micro_steps_flag(const Case& c) {
@@ -209,9 +224,8 @@ std::optional<std::string> predicted_only_reason(const Case& c) {
   if (!is_predicted_only(c)) return std::nullopt;
   for (const char* name : kLayoutFields)
     if (const Field& field = *find_field(name); get_text(c, field) != get_text(Case{}, field))
-      return fmt::format(
-          "{} {}: tensor and pipeline parallelism are predicted only; use sweep --dry-run --on MACHINE",
-          flag_of(field), get_text(c, field));
+      return fmt::format("{} {}: predicted only, a run does not support it; use sweep --dry-run --on MACHINE",
+                         flag_of(field), get_text(c, field));
   return std::nullopt;
 }
 
@@ -233,7 +247,7 @@ std::optional<std::string> layout_unsupported_reason(const Plan& plan) {
         "--gpus {}: not a multiple of {}, the ranks of a replica (tensor {} x context {} x pipeline {}){}",
         c.gpus, replica, c.tensor, c.context, c.pipeline,
         nearest_text("--gpus", std::max<std::int64_t>(1, (c.gpus + replica / 2) / replica) * replica));
-  return std::nullopt;
+  return sharded_optimizer_unsupported_reason(plan);
 }
 
 }  // namespace precbench

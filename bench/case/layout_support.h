@@ -1,4 +1,5 @@
-// Rules of tensor and pipeline parallelism, which this program predicts and does not run.
+// Rules of tensor and pipeline parallelism, of a sharded optimizer and of overlapped traffic, which this program predicts
+// and does not run.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,15 @@ namespace precbench {
 /// Largest number of forward passes of all stages of a pipeline schedule, which are simulated one by one.
 inline constexpr std::int64_t kMostPipelinePasses = std::int64_t{1} << 20;
 
-/// Returns true for the fields of tensor and pipeline parallelism.
+/// Returns true for the fields of layouts that are only predicted.
 bool is_layout_field(std::string_view name);
 
-/// Returns true if a case has a flag of tensor or pipeline parallelism: its step can be predicted, not run.
+/// Returns true if a case has a flag of a layout that is only predicted.
 bool is_predicted_only(const Case& c);
+
+/// Returns true if several ranks hold the same optimizer state, which --shard-optimizer can divide: replicas of ddp and hsdp,
+/// and ranks with the same experts.
+bool has_optimizer_replicas(const Case& c, const ModelConfig& model);
 
 /// Returns the flag that gives a case its Case::micro_steps().
 const char* micro_steps_flag(const Case& c);

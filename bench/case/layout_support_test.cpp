@@ -156,11 +156,12 @@ TEST_CASE("layouts are predicted only: no plan with one can run, and ids without
   CHECK_FALSE(is_predicted_only(plain));
   CHECK_FALSE(unsupported_reason(plan));
   CHECK(unsupported_reason(layout) ==
-        "--tensor 4: tensor and pipeline parallelism are predicted only; use sweep --dry-run --on MACHINE");
+        "--tensor 4: predicted only, a run does not support it; use sweep --dry-run --on MACHINE");
   CHECK_THROWS_AS(refuse_predicted_only({plan, layout}), InvalidInput);
   CHECK_NOTHROW(refuse_predicted_only({plan}));
   const nlohmann::ordered_json fields = case_to_json(plain);
-  for (const char* name : {"tensor", "pipeline", "virtual_stages", "micro_batches"}) {
+  for (const char* name :
+       {"tensor", "pipeline", "virtual_stages", "micro_batches", "shard_optimizer", "overlap"}) {
     CHECK_FALSE(fields.contains(name));
     CHECK_FALSE(field_to_json(plain, *find_field(name)).is_null());
   }
@@ -168,4 +169,33 @@ TEST_CASE("layouts are predicted only: no plan with one can run, and ids without
   CHECK(case_from_json(case_to_json(layout_case())) == layout_case());
   // Ranks of a replica share its tokens: 64 / 16 replicas of 8 sequences.
   CHECK(layout.tokens_per_step() == 4 * 8 * 4096);
+}
+
+TEST_CASE("a sharded optimizer needs replicas, and like overlapped traffic it is predicted only",
+          "[layout]") {
+  const auto reason = [](const std::string& parallel, std::int64_t group, std::int64_t ep) {
+    return reason_with([&](Case& c) {
+      c.model = ep > 1 ? "qwen3-30b-a3b" : c.model;
+      c.parallel = parallel, c.shard_group = group, c.shard_optimizer = "on";
+      c.tensor = 1, c.ep = ep;
+      if (ep > 1) c.exchange = "slots";
+    });
+  };
+  CHECK(reason("ddp", 1, 1) == "");
+  CHECK(reason("hsdp", 8, 1) == "");
+  CHECK(reason("fsdp", 1, 8) == "");  // experts of 8 ranks have two replicas in a stage of 16
+  CHECK(reason("fsdp", 1, 1) ==
+        "--shard-optimizer on: no rank has a replica of its weights' shard; use --shard-optimizer off");
+  CHECK(reason("fsdp", 1, 16) != "");
+  CHECK(reason_with([](Case& c) { c.gpus = 16, c.parallel = "ddp", c.shard_optimizer = "on"; }) ==
+        "--shard-optimizer on: no rank has a replica of its weights; use --shard-optimizer off");
+  for (const char* flag : {"shard_optimizer", "overlap"}) {
+    Case c = layout_case();
+    c.tensor = c.pipeline = 1;
+    c.micro_batches = 0;
+    set_text(c, *find_field(flag), flag == std::string("overlap") ? "context" : "on");
+    CHECK(is_predicted_only(c));
+    const std::string why = unsupported_reason(resolve(c)).value_or("");
+    CHECK(contains(why, "predicted only, a run does not support it; use sweep --dry-run --on MACHINE"));
+  }
 }

@@ -16,7 +16,10 @@
 
 #include "bench/cli/cli.h"
 #include "bench/cli/fit.h"
+#include "bench/cli/layout_comparison.h"
+#include "bench/cli/predict_command.h"
 #include "bench/cli/predictions.h"
+#include "bench/cli/step_parts.h"
 #include "bench/predict/case_layout.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
@@ -30,13 +33,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Fields that a user may fix; those of kSearched are searched otherwise.
-constexpr const char* kFixed[] = {"model",     "layers",    "recipe",        "seq",     "gpus",
-                                  "master",    "moments",   "second_moment", "weights", "grads",
-                                  "optimizer", "keep_bf16", "routing",       "grouped", "reduce_amax"};
-constexpr const char* kSearched[] = {"batch",   "parallel",  "shard_group",    "context",
-                                     "tensor",  "pipeline",  "virtual_stages", "gather",
-                                     "reshard", "grad_sync", "recompute",      "ep"};
+/// Fields that a user may fix; those of kSearchedFields are searched otherwise.
+constexpr const char* kFixed[] = {
+    "model",   "layers", "recipe",    "seq",       "gpus",    "master",  "moments",     "second_moment",
+    "weights", "grads",  "optimizer", "keep_bf16", "routing", "grouped", "reduce_amax", "overlap"};
 /// Recipes that are planned by default, where the machine multiplies their formats.
 constexpr const char* kRecipes[] = {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"};
 
@@ -46,48 +46,25 @@ bool is_one_of(const char* const (&names)[kCount], const std::string& name) {
 }
 
 std::optional<std::string> default_of_plan(const Field& field) {
-  if (is_one_of(kSearched, field.name)) return "searched";
+  if (is_searched(field.name)) return "searched";
   if (!is_one_of(kFixed, field.name)) return std::nullopt;
   const std::string name = field.name;
   return name == "model" || name == "recipe" || name == "gpus" || name == "seq" ? "" : default_of_case(field);
 }
 
-std::vector<std::int64_t> integers(const std::vector<std::string>& words) {
-  std::vector<std::int64_t> values;
-  for (const std::string& word : words) values.push_back(parse_number<std::int64_t>(word).value());
-  return values;
-}
-
-/// Replaces the values of searched fields by those that the user gave.
-void restrict_space(LayoutSpace& space, const Axes& axes) {
-  const std::map<std::string, std::vector<std::int64_t> LayoutSpace::*> numbers = {
-      {"tensor", &LayoutSpace::tensor},
-      {"context", &LayoutSpace::context},
-      {"pipeline", &LayoutSpace::pipeline},
-      {"virtual_stages", &LayoutSpace::virtual_stages},
-      {"batch", &LayoutSpace::batch},
-      {"ep", &LayoutSpace::ep},
-      {"shard_group", &LayoutSpace::shard_group}};
-  const std::map<std::string, std::vector<std::string> LayoutSpace::*> words = {
-      {"parallel", &LayoutSpace::parallel},
-      {"reshard", &LayoutSpace::reshard},
-      {"grad_sync", &LayoutSpace::grad_sync},
-      {"recompute", &LayoutSpace::recompute},
-      {"gather", &LayoutSpace::gather}};
+/// Returns the values of searched fields that the user gave.
+std::map<std::string, std::vector<std::string>> searched_values(const Axes& axes) {
+  std::map<std::string, std::vector<std::string>> searched;
   for (const auto& [name, given] : axes) {
-    if (!is_one_of(kSearched, name)) continue;
+    if (!is_searched(name)) continue;
     const Field& field = *find_field(name);
-    std::vector<std::string> values;
     for (const std::string& text : field.axis ? expand_axis(field, given) : given) {
       Case c;
       set_text(c, field, text);
-      values.push_back(get_text(c, field));
+      searched[name].push_back(get_text(c, field));
     }
-    if (const auto number = numbers.find(name); number != numbers.end())
-      space.*number->second = integers(values);
-    else
-      space.*words.at(name) = values;
   }
+  return searched;
 }
 
 std::vector<std::string> recipes_of(const PlanCommand& command, const Machine& machine) {
@@ -105,7 +82,7 @@ Case fixed_case(const PlanCommand& command, const std::string& recipe) {
   c.device = gpu_device_names().front();
   for (const auto& [name, words] : command.axes) {
     const Field& field = *find_field(name);
-    if (name == "recipe" || is_one_of(kSearched, name)) continue;
+    if (name == "recipe" || is_searched(name)) continue;
     if (!is_one_of(kFixed, name))
       throw InvalidInput(fmt::format("{}: does not matter to plan", flag_of(field)));
     const std::vector<std::string> values = field.axis ? expand_axis(field, words) : words;
@@ -135,59 +112,27 @@ RecipeSearch search_recipe(const PlanCommand& command, const std::string& recipe
   const Case c = fixed_case(command, recipe);
   LayoutQuestion question{c, global_batch_of(command),
                           memory_limit_of(cost_model.machine()).bytes - kContextBytes,
-                          static_cast<std::size_t>(command.proposals)};
+                          static_cast<std::size_t>(command.proposals), searched_values(command.axes)};
   try {
-    Case one = c;
-    one.gpus = 1;
-    const Plan plan = resolve(one, Refusals::kept);
-    if (plan.refusal) throw InvalidInput(*plan.refusal);
-    if (!runs_natively(plan, cost_model.machine()))
-      throw InvalidInput(
-          fmt::format("{} does not multiply the formats of {}", cost_model.machine().name, recipe));
-    LayoutSpace space = layout_space(question, plan.model, cost_model.machine());
-    if (plan.recipe.quantized()) space.gather = {"bf16", "fp8"};
-    restrict_space(space, command.axes);
-    search.found = search_layouts(question, space, cost_model);
+    search.found = best_layouts(question, cost_model);
   } catch (const InvalidInput& error) {
     search.failure = error.what();
   }
   return search;
 }
 
-/// A part of a step and its share.
-struct Part {
-  std::string name;
-  double share = 0;
-};
-
-/// Returns the parts of a step, the largest first.
-std::vector<Part> parts_of(const LayoutProposal& proposal) {
-  const LayoutEstimate& estimate = proposal.estimate;
-  const StepEstimate& step = estimate.step;
-  std::map<std::string, double> seconds;
-  for (int i = 0; i < kOpClasses; ++i)
-    seconds[name_of(static_cast<OpClass>(i))] += step.time.class_seconds[static_cast<std::size_t>(i)];
-  const std::vector<std::string> axes = axes_of_layout(proposal.plan, estimate.comms, axis_of);
-  for (std::size_t i = 0; i < axes.size() && i < step.time.exposed.size(); ++i)
-    seconds["exposed " + axes[i]] += step.time.exposed[i];
-  seconds["slowed"] += step.time.contention;
-  seconds["bubble"] += estimate.bubble_seconds;
-  seconds["stragglers"] += step.seconds - step.time.seconds;
-  std::vector<Part> parts;
-  for (const auto& [name, value] : seconds)
-    if (value > 0) parts.push_back({name, value / step.seconds});
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const Part& a, const Part& b) { return a.share > b.share; });
-  return parts;
+std::vector<StepPart> parts_of(const LayoutProposal& proposal) {
+  return parts_of_step(proposal.estimate, axes_of_layout(proposal.plan, proposal.estimate.comms, axis_of));
 }
 
 /// Returns "gemm 61%, bubble 12%, exposed tensor 9%".
 std::string largest_parts(const LayoutProposal& proposal) {
   constexpr std::size_t kShown = 3;
   std::vector<std::string> texts;
-  for (const Part& part : parts_of(proposal)) {
+  for (const StepPart& part : parts_of(proposal)) {
     if (texts.size() == kShown) break;
-    texts.push_back(fmt::format("{} {:.0f}%", part.name, 100 * part.share));
+    texts.push_back(
+        fmt::format("{} {:.0f}%", part.name, 100 * part.seconds / proposal.estimate.step.seconds));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
 }
@@ -201,28 +146,17 @@ double tflops_per_gpu(const LayoutProposal& proposal) {
          static_cast<double>(proposal.plan.fields.gpus) / 1e12;
 }
 
-/// Returns the fields of a proposal that differ from a case's defaults, as flags of a sweep.
-std::string flags_of(const Case& c) {
-  std::string text;
-  const Case defaults;
-  for (const Field& field : case_fields()) {
-    const std::string value = get_text(c, field);
-    if (field.name == std::string_view("device") || value == get_text(defaults, field)) continue;
-    text += fmt::format(" {} {}", flag_of(field), value);
-  }
-  return text;
-}
-
-/// Returns "fsdp 64", "hsdp 8", "ddp", and what is kept for the whole step.
+/// Returns "fsdp 64", "hsdp 8", "ddp", what is kept for the whole step, and if the optimizer of replicas is sharded.
 std::string sharding_text(const Case& c) {
-  if (c.parallel == "ddp") return "ddp";
+  const std::string zero1 = c.shard_optimizer == "on" ? ", ZeRO-1" : "";
+  if (c.parallel == "ddp") return "ddp" + zero1;
   const std::int64_t shards = c.parallel == "hsdp" ? c.shard_group : c.gpus / (c.tensor * c.pipeline);
   std::string text = fmt::format("{} {}", c.parallel, shards);
   if (c.reshard == "off")
     text += c.grad_sync == "last" ? ", weights+grads kept" : ", weights kept";
   else if (c.grad_sync == "last")
     text += ", grads kept";
-  return text;
+  return text + zero1;
 }
 
 std::vector<std::string> row_of(const LayoutProposal& proposal, const LayoutProposal* bf16,
@@ -272,7 +206,13 @@ std::string remark_of(const RecipeSearch& search) {
   return text;
 }
 
-void print_plan(const std::vector<RecipeSearch>& searches, const CostModel& cost_model) {
+std::string overlap_of(const PlanCommand& command) {
+  const auto given = command.axes.find("overlap");
+  return given == command.axes.end() ? Case{}.overlap : given->second.front();
+}
+
+void print_plan(const PlanCommand& command, const std::vector<RecipeSearch>& searches,
+                const CostModel& cost_model) {
   Table table;
   table.columns.push_back(name_column("recipe"));
   for (const auto& [title, rank] :
@@ -309,19 +249,18 @@ void print_plan(const std::vector<RecipeSearch>& searches, const CostModel& cost
   if (!constants.empty()) fmt::print("{}", paragraph("all: " + constants, screen));
   for (const RecipeSearch& search : searches) fmt::print("{}", paragraph(remark_of(search), screen));
   const MemoryLimit limit = memory_limit_of(cost_model.machine());
-  fmt::print(
-      "{}",
-      paragraph(
-          fmt::format("predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and "
-                      "libraries; rates {} {}; tensor collectives and context keys are not overlapped",
-                      limit.name, gib(limit.bytes), limit.source, kContextBytes >> 30,
-                      cost_model.borrowed() ? "borrowed from" : "measured on", cost_model.rates().machine),
-          screen));
+  fmt::print("{}", paragraph(fmt::format(
+                                 "predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and "
+                                 "libraries; rates {} {}; overlapped traffic of tensor and context ranks: {}",
+                                 limit.name, gib(limit.bytes), limit.source, kContextBytes >> 30,
+                                 cost_model.borrowed() ? "borrowed from" : "measured on",
+                                 cost_model.rates().machine, overlap_of(command)),
+                             screen));
   for (const RecipeSearch& search : searches)
     if (!search.found.proposals.empty())
       fmt::print("{}",
                  command_lines(fmt::format("precbench sweep --dry-run --on {}{}", cost_model.machine().name,
-                                           flags_of(search.found.proposals.front().plan.fields)),
+                                           flags_of_case(search.found.proposals.front().plan.fields)),
                                screen));
 }
 
@@ -329,10 +268,10 @@ Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16, c
   const Case& c = proposal.plan.fields;
   const StepEstimate& step = proposal.estimate.step;
   Json json = {{"id", proposal.plan.id}};
-  for (const char* name : kSearched) json[name] = field_to_json(c, *find_field(name));
+  for (const char* name : kSearchedFields) json[name] = field_to_json(c, *find_field(name));
   json["data"] = c.gpus / (c.tensor * c.context * c.pipeline);
   json["micro_batches"] = c.micro_steps();
-  json["flags"] = flags_of(c).substr(1);
+  json["flags"] = flags_of_case(c).substr(1);
   json["fits"] = name_of(fit_of(proposal.estimate.peak_bytes, machine));
   json["memory_bytes"] = proposal.estimate.peak_bytes;
   json["step_ms"] = 1e3 * step.seconds;
@@ -345,7 +284,7 @@ Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16, c
     json["over_bf16_80"] = {over.low, over.high};
   }
   json["bubble_ms"] = 1e3 * proposal.estimate.bubble_seconds;
-  for (const Part& part : parts_of(proposal)) json["parts"][part.name] = part.share;
+  for (const StepPart& part : parts_of(proposal)) json["parts"][part.name] = part.seconds / step.seconds;
   return json;
 }
 
@@ -372,7 +311,71 @@ Json plan_json(const std::vector<RecipeSearch>& searches, const CostModel& cost_
   return json;
 }
 
+void need(bool given, const char* flag) {
+  if (!given) throw InvalidInput(fmt::format("{}: plan needs it", flag));
+}
+
+/// Returns the published runs that have the model, machine, GPUs, sequence, batch and recipes that the user gave.
+std::vector<PublishedPoint> published_runs(const PlanCommand& command) {
+  const auto given = [&](const char* name) -> std::vector<std::string> {
+    const auto axis = command.axes.find(name);
+    return axis == command.axes.end() ? std::vector<std::string>{}
+                                      : expand_axis(*find_field(name), axis->second);
+  };
+  for (const auto& [name, words] : command.axes) {
+    check_words(*find_field(name), words);
+    if (!is_one_of({"model", "gpus", "seq", "recipe"}, name))
+      throw InvalidInput(
+          fmt::format("{}: does not matter to plan --layout published", flag_of(*find_field(name))));
+  }
+  const auto has = [](const std::vector<std::string>& values, const std::string& value) {
+    return values.empty() || std::find(values.begin(), values.end(), value) != values.end();
+  };
+  std::vector<std::string> models;
+  for (const std::string& name : given("model")) models.push_back(find_model(name).name);
+  const std::string machine = command.on.empty() ? "" : find_machine(command.on).name;
+  const std::int64_t batch = command.global_batch.empty() ? 0 : global_batch_of(command);
+  std::vector<PublishedPoint> runs;
+  for (const PublishedPoint& point : read_points(command.published))
+    if (has(given("gpus"), std::to_string(point.gpus.value_or(0))) &&
+        has(given("seq"), std::to_string(point.seq.value_or(0))) &&
+        has(given("recipe"), recipe_of_precision(point.precision)) &&
+        (batch == 0 || batch == point.global_batch.value_or(0)) &&
+        (machine.empty() || published_machine(point).name == machine) &&
+        (models.empty() || has(models, published_model(point.model).name)))
+      runs.push_back(point);
+  runs = runs_with_layouts(runs);
+  if (runs.empty())
+    throw InvalidInput(fmt::format(
+        "--layout published: {} has no run of Megatron on 16 or more GPUs like this; leave out --model, --on, --gpus, "
+        "--seq, --global-batch or --recipe to compare more",
+        command.published));
+  return runs;
+}
+
+int compare_published(const PlanCommand& command) {
+  const std::vector<LayoutComparison> comparisons = compare_layouts(published_runs(command));
+  std::vector<Json> lines;
+  for (const LayoutComparison& one : comparisons) lines.push_back(comparison_json(one));
+  if (command.json)
+    fmt::print("{}\n", Json(lines).dump(2, ' ', true, Json::error_handler_t::replace));
+  else
+    print_comparisons(comparisons);
+  return write_lines(command.out, lines);
+}
+
 }  // namespace
+
+std::string flags_of_case(const Case& c) {
+  std::string text;
+  const Case defaults;
+  for (const Field& field : case_fields()) {
+    const std::string value = get_text(c, field);
+    if (field.name == std::string_view("device") || value == get_text(defaults, field)) continue;
+    text += fmt::format(" {} {}", flag_of(field), value);
+  }
+  return text;
+}
 
 std::vector<RecipeSearch> search_recipes(const PlanCommand& command, const CostModel& cost_model) {
   const std::vector<std::string> recipes = recipes_of(command, cost_model.machine());
@@ -410,32 +413,50 @@ CLI::App* add_plan_command(CLI::App& app, PlanCommand& command) {
       "Examples:\n"
       "  precbench plan --model llama3.1-405b --on h100 --gpus 1024 --seq 8192 --global-batch 512\n"
       "  # eight tensor ranks, BF16 gradients\n"
-      "  precbench plan --model llama3.1-70b --on h200 --gpus 64 --seq 8192 --global-batch 128 --tensor 8 --grads bf16");
+      "  precbench plan --model llama3.1-70b --on h200 --gpus 64 --seq 8192 --global-batch 128 --tensor 8 --grads bf16\n"
+      "  # published runs of the same model and GPU\n"
+      "  precbench plan --layout published --model llama3.1-405b --on h100");
   add_fields(*sub, command.axes, true, default_of_plan);
   sub->add_option("--on", command.on, "machine: h100-sxm, gb200-nvl72, ... or a machine file")
       ->type_name("NAME|FILE.json")
-      ->required()
       ->group("Plan");
   sub->add_option("--global-batch", command.global_batch, "sequences of an optimizer step, all GPUs together")
       ->type_name("N")
-      ->required()
       ->group("Plan");
   sub->add_option("--proposals", command.proposals, "layouts to propose for each recipe")
       ->type_name("N")
       ->check(CLI::Range(1, 100).description(""))
       ->capture_default_str()
       ->group("Plan");
+  sub->add_option(
+         "--layout", command.layout,
+         "best: proposals; published: proposals beside the layouts of published runs, and why they differ")
+      ->check(CLI::IsMember({"best", "published"}).description(""))
+      ->type_name("best|published")
+      ->capture_default_str()
+      ->group("Plan");
+  sub->add_option("--published", command.published, "file of published runs")
+      ->type_name("FILE")
+      ->capture_default_str()
+      ->group("Plan");
+  sub->add_option("--out", command.out, "file of comparisons with published runs, a line for each")
+      ->type_name("FILE")
+      ->group("Plan");
   sub->add_flag("--json", command.json, "output as JSON")->group("Plan");
   return sub;
 }
 
 int plan_layouts(const PlanCommand& command) {
+  if (command.layout == "published") return compare_published(command);
+  need(!command.on.empty(), "--on");
+  need(!command.global_batch.empty(), "--global-batch");
+  if (!command.out.empty()) throw InvalidInput("--out: needs --layout published");
   const CostModel cost_model(find_machine(command.on));
   const std::vector<RecipeSearch> searches = search_recipes(command, cost_model);
   if (command.json)
     fmt::print("{}\n", plan_json(searches, cost_model).dump(2, ' ', true, Json::error_handler_t::replace));
   else
-    print_plan(searches, cost_model);
+    print_plan(command, searches, cost_model);
   return std::any_of(searches.begin(), searches.end(),
                      [](const RecipeSearch& one) { return !one.found.proposals.empty(); })
              ? 0

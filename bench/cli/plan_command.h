@@ -20,12 +20,20 @@ struct PlanCommand {
   std::string on;              ///< machine: a preset or a file
   std::string global_batch;    ///< sequences of a step, as typed
   std::int64_t proposals = 3;  ///< for each recipe
+  std::string layout = "best";
+  std::string published = "results/published/points.json";  ///< file of published runs
+  std::string out;  ///< file of comparisons with published runs; empty: none
   bool json = false;
 };
 
 CLI::App* add_plan_command(CLI::App& app, PlanCommand& command);
 
-/// Prints the proposals. Returns 0, or 1 if no layout fits for any recipe. Throws InvalidInput.
+/// Returns the fields of a case that differ from the defaults, but for the device, as flags of a sweep, with a space before
+/// each.
+std::string flags_of_case(const Case& c);
+
+/// Prints the proposals, or with `layout` "published" their comparison with published runs. Returns 0, or 1 if no layout fits
+/// for any recipe or `out` cannot be written. Throws InvalidInput.
 int plan_layouts(const PlanCommand& command);
 
 /// Search of one recipe.

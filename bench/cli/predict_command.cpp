@@ -162,17 +162,6 @@ void print_worst(std::vector<OwnPrediction> steps) {
   print_table(table);
 }
 
-/// Writes one JSON object per line, if a file is asked for. Returns the exit status.
-int write_lines(const std::string& path, const std::vector<nlohmann::ordered_json>& lines) {
-  if (path.empty()) return 0;
-  errno = 0;
-  std::ofstream file(path);
-  for (const nlohmann::ordered_json& line : lines) file << line.dump() << '\n';
-  if (file.flush()) return 0;
-  log_line(fmt::format("precbench: --out: cannot write {}: {}", path, error_text(errno ? errno : EIO)));
-  return 1;
-}
-
 int predict_steps(const PredictCommand& command) {
   refuse_compressed(command.records, "precbench predict -");
   const RecordSet set = read_records(command.records);
@@ -215,6 +204,16 @@ int predict_points_of(const PredictCommand& command) {
 }
 
 }  // namespace
+
+int write_lines(const std::string& path, const std::vector<nlohmann::ordered_json>& lines) {
+  if (path.empty()) return 0;
+  errno = 0;
+  std::ofstream file(path);
+  for (const nlohmann::ordered_json& line : lines) file << line.dump() << '\n';
+  if (file.flush()) return 0;
+  log_line(fmt::format("precbench: --out: cannot write {}: {}", path, error_text(errno ? errno : EIO)));
+  return 1;
+}
 
 CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
   CLI::App* sub =

@@ -1,6 +1,7 @@
 // The command `predict`: predictions beside published throughput, or beside steps of records.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct PredictCommand {
 };
 
 CLI::App* add_predict_command(CLI::App& app, PredictCommand& command);
+
+/// Writes one JSON object per line to the file of --out, unless its path is empty. Returns the exit status.
+int write_lines(const std::string& path, const std::vector<nlohmann::ordered_json>& lines);
 
 /// Prints the errors by group and writes the predictions. Returns the exit status: 1 if the file cannot be written. Throws
 /// InvalidInput for a file of points with a mistake, for records that cannot be read, and for both or neither.

@@ -266,7 +266,8 @@ void print_layouts(const std::vector<Plan>& grid, const std::vector<CasePredicti
   bool tensor = false;
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const CasePrediction& p = predictions[i];
-    tensor = tensor || (grid[i].fields.tensor > 1 && !p.stages.empty());
+    const Case& c = grid[i].fields;
+    tensor = tensor || (c.tensor > 1 && c.overlap != "tensor" && c.overlap != "all" && !p.stages.empty());
     if (p.stages.size() < 2) continue;
     const std::string bubble =
         p.step ? fmt::format("bubble {:.1f}% of the step; ", 100 * p.bubble_seconds / p.step->time.seconds)

@@ -62,7 +62,7 @@ TEST_CASE("bad input: words of other programs lead to what is meant here", "[cli
   const std::string
       dry = "sweep --dry-run --device cpu ",
       only_predicted =
-          "2: tensor and pipeline parallelism are predicted only; use sweep --dry-run --on MACHINE";
+          "2: predicted only, a run does not support it; use sweep --dry-run --on MACHINE";
   CHECK(contains(hint(dry + "--recipe float8"), "did you mean tensorwise, or the set fp8?"));
   CHECK(contains(hint(dry + "--recipe nosuch"), "; precbench list recipes has all"));
   CHECK(contains(hint(dry + "--model nosuch"), "; precbench list models has all"));

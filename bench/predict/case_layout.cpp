@@ -22,22 +22,35 @@ CaseLayout case_layout(const Plan& plan) {
   // Only on tensor ranks do experts get other rows than the other layers. Otherwise the case's own exchange is
   // predicted.
   if (plan.model.moe && c.tensor > 1) layout.experts = static_cast<int>(c.ep);
+  layout.tensor_overlap = c.overlap == "tensor" || c.overlap == "all";
+  layout.context_overlap = c.overlap == "context" || c.overlap == "all";
+  layout.sharded_optimizer = c.shard_optimizer == "on";
   found.c.accumulation = c.micro_steps();
   found.c.tensor = defaults.tensor;
   found.c.pipeline = defaults.pipeline;
   found.c.virtual_stages = defaults.virtual_stages;
   found.c.micro_batches = defaults.micro_batches;
+  found.c.shard_optimizer = defaults.shard_optimizer;
+  found.c.overlap = defaults.overlap;
   found.c.layers = defaults.layers;  // plan.model is already cut to them
   return found;
 }
 
 std::optional<std::string> layout_failure(const Plan& plan) {
+  return layout_failure(plan, is_predicted_only(plan.fields));
+}
+
+std::optional<std::string> layout_failure(const Plan& plan, bool only_predicted) {
   if (plan.refusal) return plan.refusal;
   if (auto why = layout_unsupported_reason(plan)) return why;
   const auto [c, layout] = case_layout(plan);
+  ModelConfig model = plan.model;
+  // Even routing, which predictions take, drops no token. Runs refuse slots for experts with biases, which a dropped token
+  // would keep.
+  if (only_predicted) model.moe.expert_bias = false;
   try {
-    if (auto why = unsupported_reason(local_plan(c, plan.model, layout))) return why;
-    if (layout.divides_expert_rows()) return unsupported_reason(expert_plan(c, plan.model, layout));
+    if (auto why = unsupported_reason(local_plan(c, model, layout))) return why;
+    if (layout.divides_expert_rows()) return unsupported_reason(expert_plan(c, model, layout));
   } catch (const InvalidInput& error) {
     return error.what();
   }
@@ -56,8 +69,14 @@ std::vector<StageMemory> layout_memory(const Plan& plan) {
 
 std::vector<std::string> axes_of_layout(const Plan& plan, const std::vector<std::vector<int>>& comms,
                                         std::string (*axis_of)(const std::vector<int>&, const Plan&)) {
-  const auto [c, layout] = case_layout(plan);
-  const Plan local = local_plan(c, plan.model, layout);
+  return axes_of_layout(case_layout(plan), plan.model, comms, axis_of);
+}
+
+std::vector<std::string> axes_of_layout(const CaseLayout& of, const ModelConfig& model,
+                                        const std::vector<std::vector<int>>& comms,
+                                        std::string (*axis_of)(const std::vector<int>&, const Plan&)) {
+  const auto& [c, layout] = of;
+  const Plan local = local_plan(c, model, layout);
   std::vector<std::string> axes;
   bool tensor_seen = false;
   for (std::vector<int> ranks : comms) {

@@ -1,4 +1,4 @@
-// Layout of ranks of a case with --tensor and --pipeline, and its prediction.
+// Layout of ranks of a case with --tensor, --pipeline, --shard-optimizer or --overlap, and its prediction.
 #pragma once
 
 #include <optional>
@@ -16,13 +16,13 @@ struct CaseLayout {
   ParallelLayout layout;
 };
 
-/// Returns the layout of a case whose flags fit each other (layout_unsupported_reason). Tensor collectives and the
-/// exchange of keys are not overlapped, and the optimizer is sharded by FSDP or HSDP alone.
+/// Returns the layout of a case whose flags fit each other (layout_unsupported_reason).
 CaseLayout case_layout(const Plan& plan);
 
 /// Returns why the layout of a case cannot be predicted: a rule of layouts, or one of a single rank's share of the
-/// work. Null if it can.
+/// work. Null if it can. `only_predicted`: no run would follow (is_predicted_only()).
 std::optional<std::string> layout_failure(const Plan& plan);
+std::optional<std::string> layout_failure(const Plan& plan, bool only_predicted);
 
 /// Predicts the step and memory of a case. `plan` has no layout_failure().
 LayoutEstimate estimate_layout(const Plan& plan, const CostModel& cost_model);
@@ -31,6 +31,9 @@ std::vector<StageMemory> layout_memory(const Plan& plan);
 
 /// Returns the name of the axis of each group of `comms` (LayoutEstimate::comms): "tensor", "experts" of tensor ranks,
 /// or what `axis_of` calls the group in the plan of one traced rank, which has no tensor ranks.
+std::vector<std::string> axes_of_layout(const CaseLayout& layout, const ModelConfig& model,
+                                        const std::vector<std::vector<int>>& comms,
+                                        std::string (*axis_of)(const std::vector<int>&, const Plan&));
 std::vector<std::string> axes_of_layout(const Plan& plan, const std::vector<std::vector<int>>& comms,
                                         std::string (*axis_of)(const std::vector<int>&, const Plan&));
 

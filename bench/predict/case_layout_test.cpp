@@ -203,5 +203,55 @@ TEST_CASE("estimate_layout: llama3.1-405b fits 1,024 H100 with tensor and pipeli
   }
 }
 
+TEST_CASE("estimate_layout: replicas that shard their optimizer hold less and reduce as much", "[layout]") {
+  const CostModel cost_model(find_machine("h100-sxm"));
+  const auto estimate = [&](Case c, const char* shard) {
+    c.shard_optimizer = shard;
+    const Plan plan = resolve(c);
+    REQUIRE_FALSE(layout_failure(plan));
+    return estimate_layout(plan, cost_model);
+  };
+  Case c = fsdp_case("llama3.2-1b");
+  c.layers = 4, c.gpus = 8;
+  c.parallel = "ddp";
+  const double parameters = static_cast<double>(parameter_count(resolve(c).model));
+  const LayoutEstimate whole = estimate(c, "off"), sharded = estimate(c, "on");
+  // Master weights and two moments in FP32: an eighth of them stays.
+  CHECK(static_cast<double>(whole.peak_bytes - sharded.peak_bytes) ==
+        Approx(12 * parameters * 7 / 8).epsilon(0.01));
+  CHECK(sharded.step.seconds < whole.step.seconds);  // the update of an eighth, and half of the gather
+  // FSDP shards all but experts that several ranks hold whole.
+  c = fsdp_case("qwen3-30b-a3b");
+  c.layers = 2, c.gpus = 16, c.ep = 4, c.exchange = "slots";
+  const ModelConfig model = resolve(c).model;
+  const double experts = 2.0 * 128 / 4 * 3 * static_cast<double>(model.width * model.moe.expert_ffn);
+  const LayoutEstimate own = estimate(c, "off"), shared = estimate(c, "on");
+  CHECK(static_cast<double>(own.peak_bytes - shared.peak_bytes) ==
+        Approx(12 * experts * 3 / 4).epsilon(0.01));
+}
+
+TEST_CASE("estimate_layout: overlapped traffic is less exposed", "[layout]") {
+  const CostModel cost_model(find_machine("h100-sxm"));
+  Case c = fsdp_case("llama3.2-1b");
+  c.layers = 4, c.gpus = 8, c.tensor = 2, c.context = 2;
+  const auto exposed = [&](const char* overlap, const std::string& axis) {
+    c.overlap = overlap;
+    const Plan plan = resolve(c);
+    REQUIRE_FALSE(layout_failure(plan));
+    const LayoutEstimate e = estimate_layout(plan, cost_model);
+    const auto axes = axes_of_layout(plan, e.comms, [](const std::vector<int>& ranks, const Plan&) {
+      return std::string(ranks.size() == 2 ? "context" : "others");
+    });
+    double seconds = 0;
+    for (std::size_t i = 0; i < axes.size(); ++i)
+      if (axes[i] == axis) seconds += e.step.time.exposed[i];
+    return seconds;
+  };
+  CHECK(exposed("tensor", "tensor") < 0.9 * exposed("none", "tensor"));
+  CHECK(exposed("context", "context") < 0.9 * exposed("none", "context"));
+  CHECK(exposed("context", "tensor") == Approx(exposed("none", "tensor")));
+  CHECK(exposed("all", "tensor") == Approx(exposed("tensor", "tensor")));
+}
+
 }  // namespace
 }  // namespace precbench

@@ -16,13 +16,73 @@
 #include "bench/predict/predict.h"
 
 namespace precbench {
-namespace {
+
+// LayoutEstimator::Known has these as members, so they are not in the unnamed namespace.
 
 /// Linear function of a number of layers.
 struct PerLayer {
   double one = 0, rest = 0;
   double at(double layers) const { return rest + one * layers; }
 };
+
+/// Linear function of a number of layers, of a time and all its parts.
+struct TimePerLayer {
+  StepTime one, rest;
+};
+
+/// Bytes of one rank at their peak. Buffers are those of collectives, of GEMMs, and quantized copies.
+struct RankMemory {
+  std::int64_t activations = 0, states = 0, buffers = 0;
+  std::int64_t weights = 0, gradients = 0;  // of states
+
+  std::int64_t others() const { return states + buffers; }
+  std::int64_t total() const { return activations + others(); }
+};
+
+/// The kinds of a model's blocks: with and without experts, with and without a window.
+struct BlockKinds {
+  std::vector<ModelConfig> models;  ///< all of whose blocks are of one kind
+  std::vector<std::size_t> of_layer;
+
+  /// Returns the number of layers [begin, end) of each kind.
+  std::vector<double> counts(std::int64_t begin, std::int64_t end) const {
+    std::vector<double> counts(models.size());
+    for (std::int64_t layer = begin; layer < end; ++layer)
+      ++counts[of_layer[static_cast<std::size_t>(layer)]];
+    return counts;
+  }
+  /// Returns the kind that most layers have.
+  std::size_t most_common() const {
+    const std::vector<double> all = counts(0, static_cast<std::int64_t>(of_layer.size()));
+    return static_cast<std::size_t>(std::max_element(all.begin(), all.end()) - all.begin());
+  }
+};
+
+/// Times of one micro-batch and of what surrounds all of them, as functions of a stage's layers.
+struct StageTimes {
+  TimePerLayer forward, backward, around;
+  double embedding_forward = 0, embedding_backward = 0;
+  StepEstimate step;
+  std::vector<std::vector<int>> comms;
+  std::array<RankMemory, 2> memory;  // with few and with many layers
+  std::int64_t few = 0, many = 0;
+};
+
+/// Times of the layers of each kind, whose communicators are numbered alike.
+struct KindTimes {
+  std::vector<StageTimes> kinds;
+  std::size_t ends = 0;                 ///< kind whose times of embedding, head and update are used
+  std::vector<std::vector<int>> comms;  ///< of all kinds
+
+  const StageTimes& of_ends() const { return kinds[ends]; }
+};
+
+/// Bytes of a rank as functions of a stage's layers.
+struct MemoryPerLayer {
+  PerLayer activations, states, buffers;
+};
+
+namespace {
 
 /// Returns the line through the values at few and at many layers.
 PerLayer line_through(std::int64_t few, double at_few, std::int64_t many, double at_many) {
@@ -53,11 +113,6 @@ StepTime without(const StepTime& time, double seconds) {
   return weighted(time, 1 - seconds / time.seconds, {}, 0);
 }
 
-/// Linear function of a number of layers, of a time and all its parts.
-struct TimePerLayer {
-  StepTime one, rest;
-};
-
 TimePerLayer line_through(std::int64_t few, const StepTime& at_few, std::int64_t many,
                           const StepTime& at_many) {
   const double layers = static_cast<double>(many - few);
@@ -68,15 +123,6 @@ TimePerLayer line_through(std::int64_t few, const StepTime& at_few, std::int64_t
 TimePerLayer mixed(const TimePerLayer& a, double share, const TimePerLayer& b) {
   return {weighted(a.one, share, b.one, 1 - share), weighted(a.rest, share, b.rest, 1 - share)};
 }
-
-/// Bytes of one rank at their peak. Buffers are those of collectives, of GEMMs, and quantized copies.
-struct RankMemory {
-  std::int64_t activations = 0, states = 0, buffers = 0;
-  std::int64_t weights = 0, gradients = 0;  // of states
-
-  std::int64_t others() const { return states + buffers; }
-  std::int64_t total() const { return activations + others(); }
-};
 
 /// Trace and memory of one rank with a number of layers.
 struct Traced {
@@ -134,25 +180,6 @@ Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& lay
   return t;
 }
 
-/// The kinds of a model's blocks: with and without experts, with and without a window.
-struct BlockKinds {
-  std::vector<ModelConfig> models;  ///< all of whose blocks are of one kind
-  std::vector<std::size_t> of_layer;
-
-  /// Returns the number of layers [begin, end) of each kind.
-  std::vector<double> counts(std::int64_t begin, std::int64_t end) const {
-    std::vector<double> counts(models.size());
-    for (std::int64_t layer = begin; layer < end; ++layer)
-      ++counts[of_layer[static_cast<std::size_t>(layer)]];
-    return counts;
-  }
-  /// Returns the kind that most layers have.
-  std::size_t most_common() const {
-    const std::vector<double> all = counts(0, static_cast<std::int64_t>(of_layer.size()));
-    return static_cast<std::size_t>(std::max_element(all.begin(), all.end()) - all.begin());
-  }
-};
-
 /// Returns a model all of whose blocks are like one of its own.
 ModelConfig uniform_model(ModelConfig model, std::int64_t layer) {
   if (model.moe && !model.has_experts(layer)) model.moe = {};
@@ -190,16 +217,6 @@ std::pair<Case, ParallelLayout> of_kind(Case c, ParallelLayout layout, const Mod
   }
   return {std::move(c), layout};
 }
-
-/// Times of one micro-batch and of what surrounds all of them, as functions of a stage's layers.
-struct StageTimes {
-  TimePerLayer forward, backward, around;
-  double embedding_forward = 0, embedding_backward = 0;
-  StepEstimate step;
-  std::vector<std::vector<int>> comms;
-  std::array<RankMemory, 2> memory;  // with few and with many layers
-  std::int64_t few = 0, many = 0;
-};
 
 double seconds_of(const Traced& t, const char* name) {
   for (std::size_t i = 0; i < t.trace.ops.size(); ++i)
@@ -281,15 +298,6 @@ StageTimes stage_times_mixed(const Case& c, const ModelConfig& model, const Para
   return times;
 }
 
-/// Times of the layers of each kind, whose communicators are numbered alike.
-struct KindTimes {
-  std::vector<StageTimes> kinds;
-  std::size_t ends = 0;                 ///< kind whose times of embedding, head and update are used
-  std::vector<std::vector<int>> comms;  ///< of all kinds
-
-  const StageTimes& of_ends() const { return kinds[ends]; }
-};
-
 /// Numbers the exposed seconds of a time by other communicators.
 void renumber(StepTime& time, const std::vector<std::size_t>& numbers, std::size_t count) {
   std::vector<double> exposed(count);
@@ -344,11 +352,6 @@ double transfer_seconds(const Case& c, const ModelConfig& model, const ParallelL
   return cost_model.network().seconds(Collective::send_recv, {layout.pipeline, stride},
                                       static_cast<double>(tokens * model.width) * 2);
 }
-
-/// Bytes of a rank as functions of a stage's layers.
-struct MemoryPerLayer {
-  PerLayer activations, states, buffers;
-};
 
 MemoryPerLayer memory_per_layer(Case c, const ModelConfig& model, const ParallelLayout& layout) {
   constexpr std::int64_t kFew = 3, kMany = 5;  // from three layers on, a layer's buffers are reused
@@ -583,8 +586,9 @@ namespace {
 /// Returns a text of everything that decides the times and the memory of a stage's layers.
 std::string stage_key(Case c, const ParallelLayout& layout) {
   c.accumulation = std::min(c.accumulation, kTracedMicroSteps);
-  return fmt::format("{} {} {} {} {} {}", layout.tensor, layout.context, layout.data, layout.pipeline,
-                     layout.experts,
+  return fmt::format("{} {} {} {} {} {}{}{} {}", layout.tensor, layout.context, layout.data, layout.pipeline,
+                     layout.experts, int{layout.tensor_overlap}, int{layout.context_overlap},
+                     int{layout.sharded_optimizer},
                      case_to_json(c).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 

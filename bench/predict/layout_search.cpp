@@ -15,6 +15,7 @@
 #include "bench/predict/case_layout.h"
 #include "bench/predict/pipeline.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/device/ops.h"
 #include "models/transformer/routing/expected_load.h"
 
@@ -46,8 +47,8 @@ std::int64_t shards_of(const Case& c) {
 struct Candidate {
   std::int64_t tensor = 1, context = 1, pipeline = 1, virtual_stages = 1, batch = 1, ep = 1, slots = 0;
   std::int64_t accumulation = 1, shard_group = 1;
-  const std::string *parallel = nullptr, *grad_sync = nullptr, *reshard = nullptr, *gather = nullptr,
-                    *recompute = nullptr;
+  const std::string *parallel = nullptr, *shard_optimizer = nullptr, *grad_sync = nullptr, *reshard = nullptr,
+                    *gather = nullptr, *recompute = nullptr;
   double bound_seconds = 0;
 
   /// Returns the case `base` with this layout.
@@ -56,7 +57,8 @@ struct Candidate {
     base.virtual_stages = virtual_stages, base.batch = batch, base.ep = ep, base.slots = slots;
     if (ep > 1) base.exchange = "slots";
     base.accumulation = accumulation, base.shard_group = shard_group;
-    base.parallel = *parallel, base.grad_sync = *grad_sync, base.reshard = *reshard;
+    base.parallel = *parallel, base.shard_optimizer = *shard_optimizer;
+    base.grad_sync = *grad_sync, base.reshard = *reshard;
     base.gather = *gather, base.recompute = *recompute;
     return base;
   }
@@ -123,6 +125,7 @@ class Search {
     one.shard_group = 1;
     const Case defaults;
     one.gather = defaults.gather, one.reshard = defaults.reshard, one.grad_sync = defaults.grad_sync;
+    one.shard_optimizer = defaults.shard_optimizer;
     one.pipeline = one.virtual_stages = 1;
     one.accumulation = 1;
     one.micro_batches = 0;
@@ -130,7 +133,7 @@ class Search {
     one.gpus = std::max(c.tensor * c.context, c.ep);
     try {
       const Plan plan = resolve(one);
-      if (const auto why = layout_failure(plan)) {
+      if (const auto why = layout_failure(plan, true)) {
         refuse(*why);
         return nullptr;
       }
@@ -190,11 +193,22 @@ class Search {
     }
   }
 
+  /// Returns true if a case's optimizer, sharded or not, is to be tried. Where both can be and neither runs, a sharded one
+  /// is no slower and needs less: its reduce-scatter and its BF16 gather move at most what an all-reduce moves.
+  bool tries_optimizer(const Case& c, const ModelConfig& model) const {
+    const bool on = c.shard_optimizer == "on";
+    const bool only_predicted = c.tensor > 1 || c.pipeline > 1 || c.overlap != "none";
+    if (c.ep > 1 && model.moe.expert_bias && !only_predicted && !on) return false;  // layout_failure()
+    if (!has_optimizer_replicas(c, model)) return !on;
+    return on || !only_predicted || space_.shard_optimizer.size() == 1;
+  }
+
   void enumerate_shards(Case c, const std::string& recompute, const ModelConfig& model) {
     const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
     const std::vector<MicroBatchCost>* cost = nullptr;
-    const auto add = [&](const Case& one, const std::string& parallel, const std::string& grad_sync,
-                         const std::string& reshard, const std::string& gather) {
+    const auto add = [&](const Case& one, const std::string& parallel, const std::string& shard_optimizer,
+                         const std::string& grad_sync, const std::string& reshard,
+                         const std::string& gather) {
       ++found_.candidates;
       if (!cost) cost = cost_of(one, model);
       if (!cost) {
@@ -208,8 +222,8 @@ class Search {
         return;
       }
       candidates_.push_back({one.tensor, one.context, one.pipeline, one.virtual_stages, one.batch, one.ep,
-                             one.slots, one.accumulation, one.shard_group, &parallel, &grad_sync, &reshard,
-                             &gather, &recompute, bound.seconds});
+                             one.slots, one.accumulation, one.shard_group, &parallel, &shard_optimizer,
+                             &grad_sync, &reshard, &gather, &recompute, bound.seconds});
     };
     for (const std::string& parallel : space_.parallel) {
       c.parallel = parallel;
@@ -221,17 +235,21 @@ class Search {
             (group <= 1 || group >= ranks || ranks % group != 0 || group % c.context != 0))
           continue;
         c.shard_group = group;
-        // Without shards, or with one micro-batch, these make no difference.
-        for (const std::string& grad_sync : space_.grad_sync)
-          for (const std::string& reshard : space_.reshard)
-            for (const std::string& gather : space_.gather) {
-              c.grad_sync = grad_sync, c.reshard = reshard, c.gather = gather;
-              if (!shards && (&grad_sync != &space_.grad_sync.front() ||
-                              &reshard != &space_.reshard.front() || &gather != &space_.gather.front()))
-                continue;
-              if (c.accumulation == 1 && &grad_sync != &space_.grad_sync.front()) continue;
-              add(c, parallel, grad_sync, reshard, gather);
-            }
+        for (const std::string& shard_optimizer : space_.shard_optimizer) {
+          c.shard_optimizer = shard_optimizer;
+          if (!tries_optimizer(c, model)) continue;
+          // Without shards, or with one micro-batch, these make no difference.
+          for (const std::string& grad_sync : space_.grad_sync)
+            for (const std::string& reshard : space_.reshard)
+              for (const std::string& gather : space_.gather) {
+                c.grad_sync = grad_sync, c.reshard = reshard, c.gather = gather;
+                if (!shards && (&grad_sync != &space_.grad_sync.front() ||
+                                &reshard != &space_.reshard.front() || &gather != &space_.gather.front()))
+                  continue;
+                if (c.accumulation == 1 && &grad_sync != &space_.grad_sync.front()) continue;
+                add(c, parallel, shard_optimizer, grad_sync, reshard, gather);
+              }
+        }
       }
     }
   }
@@ -324,6 +342,7 @@ LayoutSpace layout_space(const LayoutQuestion& question, const ModelConfig& mode
       if (model.moe.rule.experts % n == 0) space.ep.push_back(n);
   }
   space.parallel = {"ddp", "fsdp", "hsdp"};
+  space.shard_optimizer = {"off", "on"};
   for (std::int64_t group = std::min<std::int64_t>(8, domain); group < c.gpus; group *= 4)
     space.shard_group.push_back(group);
   space.grad_sync = {"every", "last"};
@@ -336,6 +355,57 @@ LayoutSpace layout_space(const LayoutQuestion& question, const ModelConfig& mode
 LayoutSearch search_layouts(const LayoutQuestion& question, const LayoutSpace& space,
                             const CostModel& cost_model) {
   return Search(question, space, cost_model).run();
+}
+
+namespace {
+
+std::vector<std::int64_t> integers(const std::vector<std::string>& words) {
+  std::vector<std::int64_t> values;
+  for (const std::string& word : words) values.push_back(parse_number<std::int64_t>(word).value());
+  return values;
+}
+
+/// Replaces the values of searched fields by those that the user gave.
+void restrict_space(LayoutSpace& space, const LayoutQuestion& question) {
+  static const std::map<std::string, std::vector<std::int64_t> LayoutSpace::*> kNumbers = {
+      {"tensor", &LayoutSpace::tensor},
+      {"context", &LayoutSpace::context},
+      {"pipeline", &LayoutSpace::pipeline},
+      {"virtual_stages", &LayoutSpace::virtual_stages},
+      {"batch", &LayoutSpace::batch},
+      {"ep", &LayoutSpace::ep},
+      {"shard_group", &LayoutSpace::shard_group}};
+  static const std::map<std::string, std::vector<std::string> LayoutSpace::*> kWords = {
+      {"parallel", &LayoutSpace::parallel},   {"shard_optimizer", &LayoutSpace::shard_optimizer},
+      {"reshard", &LayoutSpace::reshard},     {"grad_sync", &LayoutSpace::grad_sync},
+      {"recompute", &LayoutSpace::recompute}, {"gather", &LayoutSpace::gather}};
+  for (const auto& [field, values] : question.given) {
+    if (const auto number = kNumbers.find(field); number != kNumbers.end())
+      space.*number->second = integers(values);
+    else
+      space.*kWords.at(field) = values;
+  }
+}
+
+}  // namespace
+
+bool is_searched(std::string_view field) {
+  return std::find(std::begin(kSearchedFields), std::end(kSearchedFields), field) !=
+         std::end(kSearchedFields);
+}
+
+LayoutSearch best_layouts(const LayoutQuestion& question, const CostModel& cost_model) {
+  Case one = question.c;
+  one.gpus = 1;
+  const Plan plan = resolve(one, Refusals::kept);
+  if (plan.refusal) throw InvalidInput(*plan.refusal);
+  if (!runs_natively(plan, cost_model.machine()))
+    throw InvalidInput(
+        fmt::format("{} does not multiply the formats of {}", cost_model.machine().name, question.c.recipe));
+  LayoutSpace space = layout_space(question, plan.model, cost_model.machine());
+  if (plan.recipe.quantized()) space.gather = {"bf16", "fp8"};
+  restrict_space(space, question);
+  return search_layouts(question, space, cost_model);
 }
 
 LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vector<MicroBatchCost>& layers,
@@ -362,13 +432,21 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
   };
   // Ranks that share experts hold theirs whole, however many replicas there are.
   const bool whole_experts = c.ep > 1;
+  const double ranks = static_cast<double>(c.gpus) / static_cast<double>(c.tensor * c.pipeline);
+  const bool shards_optimizer = c.shard_optimizer == "on";
+  const double expert_replicas =
+      shards_optimizer ? ranks * static_cast<double>(c.tensor) / static_cast<double>(c.ep) : 1;
   const auto states_of = [&](const MicroBatchCost& layer) {
     const double whole = whole_experts ? layer.expert_share : 0;
     const auto sharded_bytes = [&](double bytes) {
       return bytes * whole + bytes * (1 - whole) / (sharded ? shards : 1);
     };
-    return sharded_bytes(layer.optimizer_bytes) +
-           (c.grad_sync == "every" ? sharded_bytes(layer.gradient_bytes) : layer.gradient_bytes) +
+    const double optimizer = layer.optimizer_bytes * whole / expert_replicas + layer.optimizer_bytes *
+                                                                                   (1 - whole) /
+                                                                                   (shards_optimizer ? ranks
+                                                                                    : sharded        ? shards
+                                                                                                     : 1);
+    return optimizer + (c.grad_sync == "every" ? sharded_bytes(layer.gradient_bytes) : layer.gradient_bytes) +
            layer.weight_bytes * (sharded && c.reshard == "on" ? whole : 1);
   };
   const double one_traffic = traffic_of(layers.back());

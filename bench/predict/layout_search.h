@@ -8,8 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/case/plan.h"
@@ -20,19 +22,28 @@ namespace precbench {
 /// Values that a search tries, by field of the case. Combinations that cannot be are left out.
 struct LayoutSpace {
   std::vector<std::int64_t> tensor, context, pipeline, virtual_stages, batch, ep;
-  std::vector<std::string> parallel, reshard, grad_sync, recompute, gather;
+  std::vector<std::string> parallel, shard_optimizer, reshard, grad_sync, recompute, gather;
   std::vector<std::int64_t> shard_group;  ///< of hsdp
 };
 
+/// Fields of a case that a search sets (LayoutSpace), but for `accumulation`, `exchange` and `slots`, which follow.
+inline constexpr const char* kSearchedFields[] = {
+    "batch",  "parallel",        "shard_group", "context",   "tensor",    "pipeline", "virtual_stages",
+    "gather", "shard_optimizer", "reshard",     "grad_sync", "recompute", "ep"};
+bool is_searched(std::string_view field);
+
 struct LayoutQuestion {
-  Case c;  ///< model, recipe, gpus, seq, dtypes of states; fields of the space are set by the search
+  /// Model, recipe, gpus, seq, overlap, dtypes of states. The search sets kSearchedFields.
+  Case c;
   std::int64_t global_batch = 0;  ///< sequences of a step
   std::int64_t memory = 0;        ///< bytes that a rank may need
   std::size_t proposals = 3;
+  /// Values that a user gave of searched fields, as stored in a case: the search tries these alone.
+  std::map<std::string, std::vector<std::string>> given = {};
 };
 
 /// Returns the values tried by default: powers of two, tensor ranks within an NVLink domain, and the numbers of stages and
-/// of their groups that divide the layers.
+/// of their groups that divide the layers. The optimizer is sharded wherever a layout that is only predicted has replicas.
 LayoutSpace layout_space(const LayoutQuestion& question, const ModelConfig& model, const Machine& machine);
 
 struct LayoutProposal {
@@ -58,6 +69,11 @@ inline constexpr std::int64_t kMostPredictions = 3000;
 /// Throws InvalidInput if no layout divides the GPUs and the batch, with the rule that the simplest layout breaks.
 LayoutSearch search_layouts(const LayoutQuestion& question, const LayoutSpace& space,
                             const CostModel& cost_model);
+
+/// Answers a question with the default space, restricted to what the user gave: what `precbench plan` proposes and `advise`
+/// recommends. Throws InvalidInput if the machine does not multiply the recipe's formats, if the model cannot be planned,
+/// or if no layout divides.
+LayoutSearch best_layouts(const LayoutQuestion& question, const CostModel& cost_model);
 
 /// Lower bounds of a step.
 struct LayoutBound {

@@ -34,6 +34,7 @@ LayoutSpace small_space() {
   space.batch = {1, 4};
   space.ep = {1};
   space.parallel = {"ddp", "fsdp", "hsdp"};
+  space.shard_optimizer = {"off", "on"};
   space.reshard = {"on", "off"};
   space.grad_sync = {"every", "last"};
   space.recompute = {"none", "block"};
@@ -47,7 +48,8 @@ LayoutSearch search_one(const LayoutQuestion& question, const Case& c, const Cos
   LayoutSpace space;
   space.tensor = {c.tensor}, space.context = {c.context}, space.pipeline = {c.pipeline};
   space.virtual_stages = {c.virtual_stages}, space.batch = {c.batch}, space.ep = {c.ep};
-  space.parallel = {c.parallel}, space.reshard = {c.reshard}, space.grad_sync = {c.grad_sync};
+  space.parallel = {c.parallel}, space.shard_optimizer = {c.shard_optimizer}, space.reshard = {c.reshard},
+  space.grad_sync = {c.grad_sync};
   space.recompute = {c.recompute}, space.gather = {c.gather}, space.shard_group = {c.shard_group};
   return search_layouts(question, space, cost_model);
 }

@@ -392,15 +392,19 @@ Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout)
 
 double optimizer_shards(const Plan& plan, const ParallelLayout& layout) {
   const double ranks = layout.traced_ranks();
-  if (layout.experts == 1) return ranks;
+  const Case& c = plan.fields;
+  const double shards = c.parallel == "fsdp"   ? ranks
+                        : c.parallel == "hsdp" ? static_cast<double>(c.shard_group)
+                                               : 1;
+  const double replicas = ranks / shards, expert_ranks = plan.parameters.expert_ranks;
   const ModelConfig& model = plan.model;
+  if (!model.moe || expert_ranks == 1) return replicas;
   const auto blocks = static_cast<std::int64_t>(model.layers_with_experts().size());
   const auto of_all_experts =
       static_cast<double>(blocks * model.moe.rule.experts * 3 * model.width * model.moe.expert_ffn);
-  const double others = static_cast<double>(parameter_count(model)) - of_all_experts;
-  const double expert_ranks = plan.parameters.expert_ranks;
+  const double others = (static_cast<double>(parameter_count(model)) - of_all_experts) / shards;
   const double own = of_all_experts / expert_ranks;
-  return (others + own) / (others / ranks + own / (ranks / expert_ranks));
+  return (others + own) / (others / replicas + own / (ranks / expert_ranks));
 }
 
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,

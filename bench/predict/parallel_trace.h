@@ -34,7 +34,9 @@ struct ParallelLayout {
   bool tensor_overlap = false;
   /// Keys and values arrive beside the attention; false: before it.
   bool context_overlap = false;
-  /// Data ranks share the optimizer: gradients are reduce-scattered, updated weights gathered in BF16.
+  /// Ranks with replicas of weights share their optimizer (ZeRO-1): gradients are reduce-scattered, updated weights
+  /// gathered in BF16. Replicas are all data and context ranks (ddp), the groups of hsdp, and of experts the ranks that hold
+  /// the same ones.
   bool sharded_optimizer = false;
 
   int ranks() const { return tensor * context * data * pipeline; }
@@ -64,8 +66,8 @@ Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout)
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
                      const RecomputeShare& recompute = {}, const Trace* experts = nullptr);
 
-/// Returns among how many ranks a sharded optimizer divides a traced rank's state: the mean over its parameters.
-/// Experts have fewer replicas than other weights.
+/// Returns among how many ranks a sharded optimizer divides a traced rank's state: the mean over its parameters. Experts
+/// have fewer replicas than replicated weights, and weights that FSDP shards have none.
 double optimizer_shards(const Plan& plan, const ParallelLayout& layout);
 
 }  // namespace precbench

@@ -243,6 +243,12 @@ TEST_CASE("optimizer_shards: experts have as many replicas as ranks beyond those
   const auto others = static_cast<double>(parameter_count(plan.model)) - 4 * experts;
   CHECK(optimizer_shards(plan, layout) == Approx((others + experts) / (others / 8 + experts / 2)));
   CHECK(optimizer_shards(local_plan(small_case(), find_model("llama3.2-1b"), {.data = 8}), {.data = 8}) == 8);
+  // Weights that FSDP shards have no replica: the optimizer of experts alone is divided, by those that hold the same ones.
+  Case sharded = c;
+  sharded.parallel = "fsdp";
+  const double shard = others / 8;
+  CHECK(optimizer_shards(local_plan(sharded, find_model(c.model), layout), layout) ==
+        Approx((shard + experts) / (shard + experts / 2)));
   // Blocks without experts count as shared, wherever they are.
   for (const auto& [dense, interval] : {std::pair{1, 1}, {0, 2}}) {
     ModelConfig model = find_model(c.model);
