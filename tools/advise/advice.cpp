@@ -1,8 +1,12 @@
 // Chooses the recipe. See advice.h.
 #include "tools/advise/advice.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "tools/analysis/model_age.h"
 #include "tools/analysis/token_cost.h"
 
 namespace precbench {
@@ -28,6 +32,58 @@ AdviceRow row_of(const SpeedRow& speed, const LossPrices& prices, const Advice& 
 /// Returns true if the price comes from a study of this model, or the recipe was studied on models of kYoungestLawAge
 /// and older.
 bool is_trained(const AdviceRow& row) { return row.price->measured || row.price->models > 0; }
+
+std::size_t first_that_fits(const Advice& advice) {
+  const auto first = std::find_if(advice.rows.begin(), advice.rows.end(), [](const AdviceRow& row) {
+    return row.speed.fits && row.speed.tokens_per_s;
+  });
+  return static_cast<std::size_t>(first - advice.rows.begin());
+}
+
+/// Returns true if a recipe that fits has a speed, but no evidence of its loss.
+bool has_unproven(const Advice& advice) {
+  return std::any_of(advice.rows.begin(), advice.rows.end(), [](const AdviceRow& row) {
+    return !row.speed.is_bf16() && row.speed.fits && row.speed.tokens_per_s && !row.price && !row.failure &&
+           !row.diverged;
+  });
+}
+
+/// Returns true if the best recipe gains enough over BF16.
+bool is_worthwhile(const Advice& advice) {
+  const AdviceRow& best = advice.rows[*advice.best];
+  return best.equal_loss->mean >= kWorthwhile &&
+         advice.saved_hours(best).value_or(kWorthwhileHours) >= kWorthwhileHours;
+}
+
+/// A number of tokens at which the answer is another one.
+struct Change {
+  double tokens = 0;
+  std::string recipe;
+};
+
+/// Returns the nearest number of tokens, to two digits, with another answer than `own`; null between 1B and 100T.
+template <typename Answer>
+std::optional<Change> first_change(const std::string& own, double tokens, bool longer, const Answer& answer) {
+  constexpr double kStep = 1.3, kLeast = 1e9, kMost = 1e14;
+  const auto rounded = [](double value) {
+    const double unit = std::pow(10, std::floor(std::log10(value)) - 1);
+    return std::round(value / unit) * unit;
+  };
+  double same = tokens;
+  for (double other = longer ? tokens * kStep : tokens / kStep; longer ? other <= kMost : other >= kLeast;
+       other = longer ? other * kStep : other / kStep) {
+    if (answer(other) == own) {
+      same = other;
+      continue;
+    }
+    for (int i = 0; i < 8; ++i) {
+      const double middle = std::sqrt(same * other);
+      (answer(middle) == own ? same : other) = middle;
+    }
+    return Change{rounded(other), answer(other)};
+  }
+  return std::nullopt;
+}
 
 /// Makes the choice for one number of tokens.
 Advice choose(const SpeedTable& speeds, const LossPrices& prices, const PlannedRun& run, double horizon,
@@ -56,14 +112,60 @@ Advice choose(const SpeedTable& speeds, const LossPrices& prices, const PlannedR
   }
   if (!any_fits)
     advice.status = kNothingFits;
-  else if (!advice.best)
-    advice.status = kNothingProven;
+  else if (speeds.part == TrainedPart::lora)
+    advice.pick = first_that_fits(advice);
+  else if (advice.best)
+    advice.pick = !bf16 || is_worthwhile(advice) ? advice.best : bf16;
+  else if (bf16 && advice.rows[*bf16].speed.tokens_per_s && !has_unproven(advice))
+    advice.pick = bf16;
   else
-    advice.pick = advice.rows[*advice.best].equal_loss->mean > 1 || !bf16 ? advice.best : bf16;
+    advice.status = kNothingProven;
   return advice;
 }
 
+/// Adds the numbers of tokens at which the answer changes, and the answer in the other deployment.
+void find_other_answers(Advice& advice, const SpeedTable& speeds, const LossPrices& prices,
+                        const std::optional<HorizonSlope>& slope) {
+  if (!advice.pick || speeds.part == TrainedPart::lora) return;
+  const std::string own = recommended(advice);
+  const auto answer = [&](double tokens, const PlannedRun& run) {
+    return recommended(choose(speeds, prices, run, tokens, slope));
+  };
+  // The reader's own runs give the slope at one horizon alone.
+  if (!slope)
+    for (const bool longer : {false, true})
+      if (const auto at = first_change(own, advice.horizon, longer,
+                                       [&](double tokens) { return answer(tokens, advice.run); }))
+        advice.sensitivity.push_back(
+            {fmt::format("{} {} tokens", longer ? "from" : "up to", token_words(at->tokens)), at->recipe});
+  PlannedRun other = advice.run;
+  other.serving = other.serving == Serving::bf16 ? Serving::recipe : Serving::bf16;
+  if (const std::string there = answer(advice.horizon, other); there != own && !there.empty())
+    advice.sensitivity.push_back({fmt::format("served in {}", served_words(other.serving)), there});
+}
+
 }  // namespace
+
+const SpeedRow* Advice::bf16() const {
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [](const AdviceRow& row) { return row.speed.is_bf16(); });
+  return found == rows.end() ? nullptr : &found->speed;
+}
+
+std::optional<RunCost> Advice::cost(const SpeedRow& row) const {
+  if (!row.tokens_per_s) return std::nullopt;
+  const double hours = horizon / *row.tokens_per_s / 3600, billions = horizon / 1e9;
+  RunCost cost{hours / 24, hours * gpus(), std::nullopt, std::nullopt};
+  if (const auto one = dollars(row)) cost.dollars = *one * billions;
+  if (const auto one = kilowatt_hours(row)) cost.kilowatt_hours = *one * billions;
+  return cost;
+}
+
+std::optional<double> Advice::saved_hours(const AdviceRow& row) const {
+  if (!row.speed.tokens_per_s || !row.speed.speedup || !row.equal_loss) return std::nullopt;
+  const double base = horizon * row.speed.speedup->mean / *row.speed.tokens_per_s / 3600;
+  return base * (1 - 1 / row.equal_loss->mean);
+}
 
 std::optional<double> Advice::dollars(const SpeedRow& row) const {
   if (!price || !row.tokens_per_s) return std::nullopt;
@@ -74,13 +176,18 @@ std::optional<double> Advice::kilowatt_hours(const SpeedRow& row) {
   return row.joules_per_token ? std::optional(*row.joules_per_token * 1e9 / 3.6e6) : std::nullopt;
 }
 
+std::string recommended(const Advice& advice) {
+  return advice.pick ? advice.rows[*advice.pick].speed.recipe : "";
+}
+
 Advice make_advice(const SpeedTable& speeds, const LossPrices& prices, const PlannedRun& run,
                    const std::optional<HorizonSlope>& slope, std::optional<double> price) {
   Advice advice = choose(speeds, prices, run, run.tokens.value_or(kHorizons[0]), slope);
   advice.price = price;
   advice.largest_model = prices.law().largest_model();
   advice.law_models = prices.law().models(), advice.law_gaps = prices.law().gaps();
-  if (run.tokens) return advice;
+  find_other_answers(advice, speeds, prices, slope);
+  if (run.tokens || speeds.part == TrainedPart::lora) return advice;
   for (const double tokens : kAdviceHorizons) {
     const Advice one = choose(speeds, prices, run, tokens, slope);
     if (!one.best || !one.pick) continue;

@@ -34,6 +34,18 @@ struct HorizonChoice {
   double break_even = 0;
 };
 
+/// Time, money and energy of the whole run.
+struct RunCost {
+  double days = 0, gpu_hours = 0;
+  std::optional<double> dollars, kilowatt_hours;  ///< null: no price; no measured power
+};
+
+/// Another answer, and the change of the question that leads to it.
+struct OtherAnswer {
+  std::string change;  ///< "from 20T tokens", "served in the recipe", "on NVIDIA B200"
+  std::string recipe;
+};
+
 struct Advice {
   SpeedTable speeds;
   PlannedRun run;
@@ -49,9 +61,15 @@ struct Advice {
   /// speed is preferred to a prediction that is hardly better.
   std::optional<std::size_t> best;
   std::vector<HorizonChoice> choices;     ///< at kAdviceHorizons; empty if the run's tokens are known
+  std::vector<OtherAnswer> sensitivity;   ///< none: no change that was tried leads to another answer
   int status = 0;  ///< exit status of the command
 
   double gpus() const { return gpus_of(speeds.bf16_counts); }
+  const SpeedRow* bf16() const;
+  /// Returns the cost of training for the horizon's tokens; null without a speed.
+  std::optional<RunCost> cost(const SpeedRow& row) const;
+  /// Returns the hours that the recipe saves over BF16 to equal loss; null without a price.
+  std::optional<double> saved_hours(const AdviceRow& row) const;
   /// Cost and energy of a billion tokens; null if unknown.
   std::optional<double> dollars(const SpeedRow& row) const;
   static std::optional<double> kilowatt_hours(const SpeedRow& row);
@@ -60,18 +78,27 @@ struct Advice {
 /// Numbers of tokens for which the choice is shown where the run's is unknown.
 inline constexpr double kAdviceHorizons[] = {100e9, 1e12, 5e12, 15e12};
 
+/// Expected speed-up to equal loss from which a recipe is recommended: less is not worth another recipe's trouble.
+inline constexpr double kWorthwhile = 1.05;
+
+/// Time that a recipe has to save over BF16 to be recommended.
+inline constexpr double kWorthwhileHours = 1;
+
 /// Combines speeds and prices in loss. `slope`: from the reader's own runs; null: by a scaling law.
 Advice make_advice(const SpeedTable& speeds, const LossPrices& prices, const PlannedRun& run,
                    const std::optional<HorizonSlope>& slope, std::optional<double> price);
 
-/// Returns the advice for a terminal of 80 columns: headline, tables, risks, notes, the command that measures.
-std::string advice_text(const Advice& advice, const Screen& screen = {80, true});
-nlohmann::ordered_json advice_json(const Advice& advice);
+/// Returns the recipe that is recommended; empty if there is none.
+std::string recommended(const Advice& advice);
+
+/// Returns the advice for a terminal of 80 columns: the answer in at most 12 lines, tables, notes, and the commands that
+/// measure. `measure`: those commands.
+std::string advice_text(const Advice& advice, const std::vector<std::string>& measure,
+                        const Screen& screen = {80, true});
+nlohmann::ordered_json advice_json(const Advice& advice, const std::vector<std::string>& measure);
 
 // Parts of the text, also in the JSON.
 std::vector<std::string> headline(const Advice& advice);
 std::vector<std::string> risks(const Advice& advice);
-/// Returns the sweep that measures BF16 and the best recipes in the advice's setting.
-std::string measuring_command(const Advice& advice);
 
 }  // namespace precbench

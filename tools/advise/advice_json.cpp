@@ -22,6 +22,7 @@ Json price_json(const std::optional<LossPrice>& price) {
   if (!price) return Json();
   return {{"nats", interval(price->gap)},
           {"evidence", price->evidence()},
+          {"evidence_words", price->evidence_words()},
           {"trained_models", price->models},
           {"measured_in", price->measured ? Json(price->measured->records) : Json()},
           {"tokens_per_parameter", price->measured ? Json(price->measured->tokens_per_parameter) : Json()}};
@@ -35,9 +36,18 @@ Json failure_json(const PublishedLoss* failure) {
           {"published", failure->published}};
 }
 
+Json cost_json(const std::optional<RunCost>& cost) {
+  if (!cost) return Json();
+  return {{"days", number(cost->days)},
+          {"gpu_hours", number(cost->gpu_hours)},
+          {"dollars", number(cost->dollars)},
+          {"kwh", number(cost->kilowatt_hours)}};
+}
+
 Json row_json(const AdviceRow& row, const Advice& advice) {
   return {{"recipe", row.speed.recipe},
           {"gather", row.speed.gather.empty() ? Json() : Json(row.speed.gather)},
+          {"setting", row.speed.fields},
           {"source", row.speed.tokens_per_s ? Json(name_of(row.speed.source)) : Json()},
           {"tokens_per_s", number(row.speed.tokens_per_s)},
           {"speedup", interval(row.speed.speedup)},
@@ -45,6 +55,7 @@ Json row_json(const AdviceRow& row, const Advice& advice) {
           {"fits", row.speed.fits},
           {"dollars_per_billion_tokens", number(advice.dollars(row.speed))},
           {"kwh_per_billion_tokens", number(Advice::kilowatt_hours(row.speed))},
+          {"run", cost_json(advice.cost(row.speed))},
           {"price", price_json(row.price)},
           {"known_failure", failure_json(row.failure)},
           {"diverged", row.diverged},
@@ -56,12 +67,15 @@ Json row_json(const AdviceRow& row, const Advice& advice) {
 
 }  // namespace
 
-Json advice_json(const Advice& advice) {
+Json advice_json(const Advice& advice, const std::vector<std::string>& measure) {
   Json rows = Json::array();
   for (const AdviceRow& row : advice.rows) rows.push_back(row_json(row, advice));
   const Json slope = {{"nats_per_factor_e", interval(advice.slope.slope)},
                       {"source", advice.slope.source},
                       {"warnings", advice.slope.warnings}};
+  Json changes = Json::array();
+  for (const OtherAnswer& one : advice.sensitivity)
+    changes.push_back({{"change", one.change}, {"recommended", one.recipe}});
   Json choices = Json::array();
   for (const HorizonChoice& one : advice.choices)
     choices.push_back({{"tokens", one.tokens},
@@ -71,10 +85,13 @@ Json advice_json(const Advice& advice) {
                        {"break_even_nats", one.break_even},
                        {"equal_loss_speedup", interval(one.equal_loss)}});
   return {{"status", advice.status},
-          {"recommended", advice.pick ? Json(*advice.pick) : Json()},
+          {"recommended", advice.pick ? rows[*advice.pick] : Json()},
+          {"best", advice.best ? Json(advice.rows[*advice.best].speed.recipe) : Json()},
+          {"training", name_of(advice.speeds.part)},
           {"headline", headline(advice)},
           {"gpu", advice.speeds.gpu.name},
           {"gpu_memory", advice.speeds.gpu.memory ? Json(*advice.speeds.gpu.memory) : Json()},
+          {"case_bytes", advice.speeds.limit_bytes > 0 ? Json(advice.speeds.limit_bytes) : Json()},
           {"setting", advice.speeds.setting},
           {"parameters", advice.run.parameters},
           {"tokens", number(advice.run.tokens)},
@@ -84,11 +101,12 @@ Json advice_json(const Advice& advice) {
           {"slope", slope},
           {"rows", rows},
           {"by_tokens", choices},
+          {"changes", changes},
           {"emulated", advice.speeds.emulated},
           {"would_fit", advice.speeds.would_fit ? Json(*advice.speeds.would_fit) : Json()},
           {"risks", risks(advice)},
           {"notes", advice.speeds.notes},
-          {"measure", measuring_command(advice)}};
+          {"measure", measure}};
 }
 
 }  // namespace precbench

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
 #include "results/record/printable.h"
-#include "results/record/shell.h"
 #include "results/text/lines.h"
 #include "tools/advise/advice.h"
 #include "tools/analysis/columns.h"
@@ -53,6 +53,38 @@ std::string speed_words(const SpeedRow& row) {
   return fmt::format("{} as fast as BF16 ({})", factor(*row.speedup), name_of(row.source));
 }
 
+/// Returns a number with three digits that count: "5.21", "88.4", "16,900".
+std::string three_digits(double value) {
+  if (value < 10) return fmt::format("{:.2f}", value);
+  if (value < 100) return fmt::format("{:.1f}", value);
+  if (value < 1000) return fmt::format("{:.0f}", value);
+  const double unit = std::pow(10, std::floor(std::log10(value)) - 2);
+  return rate_text(std::round(value / unit) * unit);
+}
+
+std::string days_words(double days) {
+  return days < 1 ? three_digits(24 * days) + " hours" : three_digits(days) + " days";
+}
+
+/// Returns "88 days, 16,900 GPU-hours, $42,300, 11,800 kWh".
+std::string cost_words(const RunCost& cost) {
+  std::string words = fmt::format("{}, {} GPU-hours", days_words(cost.days), three_digits(cost.gpu_hours));
+  if (cost.dollars) words += ", $" + three_digits(*cost.dollars);
+  if (cost.kilowatt_hours) words += fmt::format(", {} kWh", three_digits(*cost.kilowatt_hours));
+  return words;
+}
+
+/// Returns the cost of the run in the recommended recipe, and in BF16 beside it.
+std::vector<std::string> run_cost(const Advice& advice) {
+  const SpeedRow& pick = advice.rows[*advice.pick].speed;
+  const auto own = advice.cost(pick);
+  if (!own) return {};
+  std::string line = fmt::format("{} tokens take {}", token_words(advice.horizon), cost_words(*own));
+  const SpeedRow* bf16 = advice.bf16();
+  const auto base = bf16 && !pick.is_bf16() ? advice.cost(*bf16) : std::nullopt;
+  return {line + (base ? fmt::format("; in BF16 {}.", cost_words(*base)) : ".")};
+}
+
 std::string run_words(const Advice& advice) {
   return fmt::format("{} parameters at {} tokens per parameter", token_words(advice.run.parameters),
                      ratio_words(advice.horizon / advice.run.parameters));
@@ -66,40 +98,71 @@ std::string price_sentence(const AdviceRow& row, const Advice& advice) {
       price.measured
           ? fmt::format("it cost {} nats in a study of this model at {} tokens per parameter ({})", gap,
                         ratio_words(price.measured->tokens_per_parameter), price.measured->records)
-          : fmt::format("it is expected to cost {} nats (law of the loss gap, 80%)", gap);
-  return fmt::format("Served in {}, {}. It pays below {:.4f} nats at {} tokens.",
-                     served_words(advice.run.serving), cost, row.break_even->mean,
-                     token_words(advice.horizon));
+          : fmt::format("it should cost {} nats (80%, law of the loss gap, {})", gap, price.evidence_words());
+  return fmt::format("Served in {}, {}. It pays below {:.4f}.", served_words(advice.run.serving), cost,
+                     row.break_even->mean);
 }
 
-std::string missing_words(const Advice& advice) {
-  std::vector<std::string> unproven, failing, unknown;
+/// Returns why rows beside BF16 are no candidates: "Known to fail: a. Emulated: b."
+std::string reasons_against(const Advice& advice) {
+  std::vector<std::string> unproven, failing, unknown, large;
   for (const AdviceRow& row : advice.rows) {
     if (row.speed.is_bf16()) continue;
-    if (!row.speed.tokens_per_s)
+    if (!row.speed.fits)
+      add_once(large, row.speed.recipe);
+    else if (!row.speed.tokens_per_s)
       add_once(unknown, row.speed.recipe);
     else if (row.failure || row.diverged)
       add_once(failing, row.speed.recipe);
     else if (!row.price)
       add_once(unproven, row.speed.recipe);
   }
-  std::string words = "No recommendation: no recipe has both a speed on such a GPU and evidence of its loss.";
-  if (!unproven.empty()) words += fmt::format(" Unproven: {}.", list_of(unproven));
-  if (!failing.empty()) words += fmt::format(" Known to fail: {}.", list_of(failing));
-  if (!unknown.empty()) words += fmt::format(" Of unknown speed: {}.", list_of(unknown));
-  if (!advice.speeds.emulated.empty())
-    words += fmt::format(" Emulated: {}.", list_of(advice.speeds.emulated));
+  std::string words;
+  for (const auto& [title, names] : {std::pair("Unproven", unproven), std::pair("Known to fail", failing),
+                                     std::pair("Of unknown speed", unknown), std::pair("Too large", large),
+                                     std::pair("Emulated", advice.speeds.emulated)})
+    if (!names.empty()) words += fmt::format(" {}: {}.", title, list_of(names));
   return words;
 }
 
 std::string nothing_fits_words(const Advice& advice) {
-  const auto& memory = advice.speeds.bf16_counts.memory;
   const auto& board = advice.speeds.gpu.memory;
-  return fmt::format("Nothing fits: BF16 needs {} GiB per GPU beside the driver's own; {} has {}. {}",
-                     memory && memory->predicted ? gib(static_cast<double>(memory->predicted->peak)) : "more",
-                     advice.speeds.gpu.name, board ? gib(static_cast<double>(*board)) : "less",
-                     advice.speeds.would_fit ? fmt::format("It fits with {}.", *advice.speeds.would_fit)
-                                             : "Neither recomputation nor more GPUs would do.");
+  const auto& least = advice.speeds.least_bytes;
+  return fmt::format(
+      "Nothing fits: {} has {} GiB, and the smallest setting tried needs {} beside the driver's own. {}",
+      advice.speeds.gpu.name, board ? gib(static_cast<double>(*board)) : "less", least ? gib(*least) : "more",
+      advice.speeds.would_fit ? fmt::format("It fits with {}.", *advice.speeds.would_fit)
+                              : "Neither recomputation nor more GPUs would do.");
+}
+
+/// Returns the headline of adapters.
+std::vector<std::string> adapter_words(const Advice& advice) {
+  const SpeedRow& pick = advice.rows[*advice.pick].speed;
+  std::vector<std::string> lines = {
+      fmt::format("LoRA with weights frozen in {}: training all weights does not fit.",
+                  pick.is_bf16() ? "BF16" : pick.recipe),
+      fmt::format(
+          "All weights need {} GiB per GPU at least; {} leaves {}.{}",
+          advice.speeds.least_bytes ? gib(*advice.speeds.least_bytes) : "more", advice.speeds.gpu.name,
+          gib(static_cast<double>(advice.speeds.limit_bytes)),
+          advice.speeds.would_fit ? fmt::format(" They fit with {}.", *advice.speeds.would_fit) : "")};
+  if (pick.is_bf16())
+    lines.emplace_back("GEMMs and frozen weights in BF16 cost no loss beside BF16.");
+  else
+    lines.push_back(fmt::format(
+        "Frozen weights in more bits do not fit. results/fine-tuning.md has the cost of {} for two small models.",
+        pick.recipe));
+  return lines;
+}
+
+/// Returns the changes of the question that lead to other answers.
+std::string sensitivity_words(const Advice& advice) {
+  if (advice.speeds.part == TrainedPart::lora) return "";
+  std::vector<std::string> changes;
+  for (const OtherAnswer& one : advice.sensitivity)
+    changes.push_back(fmt::format("{} {}", one.recipe, one.change));
+  return changes.empty() ? "Changes: none found from 1B to 100T tokens, in either deployment."
+                         : fmt::format("Changes: {}.", fmt::join(changes, "; "));
 }
 
 /// Returns the texts, wrapped, one after the other.
@@ -122,6 +185,7 @@ std::string speed_columns(const Advice& advice, const Screen& screen) {
   if (advice.price) table.columns.push_back({"$/B"});
   if (energy) table.columns.push_back(number_column("kWh/B", kDetailRank));
   table.columns.push_back(text_column("source", kKeyRank));
+  table.columns.push_back(text_column("setting", kDetailRank));
   const auto number = [](const std::optional<double>& value, int digits) {
     return value ? fmt::format("{:.{}f}", *value, digits) : std::string("-");
   };
@@ -135,6 +199,7 @@ std::string speed_columns(const Advice& advice, const Screen& screen) {
     if (advice.price) cells.push_back(number(advice.dollars(speed), 0));
     if (energy) cells.push_back(number(Advice::kilowatt_hours(speed), 1));
     cells.push_back(!speed.fits ? "too large" : speed.tokens_per_s ? name_of(speed.source) : "unknown");
+    cells.push_back(speed.fields.is_null() ? "-" : short_setting(speed.fields));
     table.rows.push_back(std::move(cells));
   }
   return render_term(table, screen);
@@ -153,7 +218,7 @@ std::string price_columns(const Advice& advice, const Screen& screen) {
                           row.price ? nats(row.price->gap) : "unproven",
                           row.failure    ? "known to fail"
                           : row.diverged ? "diverged"
-                          : row.price    ? row.price->evidence()
+                          : row.price    ? row.price->evidence_words()
                                          : "none",
                           row.break_even ? fmt::format("{:.4f}", row.break_even->mean) : "-",
                           row.equal_loss ? factor(*row.equal_loss) : "-"});
@@ -212,6 +277,8 @@ std::vector<std::string> notes(const Advice& advice) {
   if (!advice.speeds.emulated.empty())
     texts.push_back(
         fmt::format("Emulated on such a GPU, without a speed: {}.", list_of(advice.speeds.emulated)));
+  if (!advice.run.tokens && advice.speeds.part == TrainedPart::full)
+    texts.push_back(fmt::format("Without --tokens the choice is for {}.", token_words(advice.horizon)));
   std::map<std::string, std::vector<std::string>> without_speed;
   for (const AdviceRow& row : advice.rows)
     if (!row.speed.no_speed.empty()) add_once(without_speed[row.speed.no_speed], name_of_row(row.speed));
@@ -223,93 +290,83 @@ std::vector<std::string> notes(const Advice& advice) {
 
 std::vector<std::string> headline(const Advice& advice) {
   if (advice.status == kNothingFits) return {nothing_fits_words(advice)};
-  if (advice.status == kNothingProven) return {missing_words(advice)};
+  if (advice.status == kNothingProven)
+    return {"No recommendation: no recipe has both a speed on such a GPU and evidence of its loss." +
+            reasons_against(advice)};
+  if (advice.speeds.part == TrainedPart::lora) return adapter_words(advice);
+  if (!advice.best)
+    return {advice.speeds.multiplies_bf16_alone
+                ? fmt::format("bf16: {} multiplies neither FP8 nor FP4.", advice.speeds.gpu.name)
+                : "bf16: no other recipe in question is a candidate." + reasons_against(advice)};
   const AdviceRow &pick = advice.rows[*advice.pick], &best = advice.rows[*advice.best];
   const std::string horizon = token_words(advice.horizon);
   const std::string name = name_of_row(best.speed), speed = speed_words(best.speed);
-  std::vector<std::string> lines;
-  if (!pick.speed.is_bf16()) {
-    lines = {
+  if (!pick.speed.is_bf16())
+    return {
         fmt::format("{}: {}, {} to equal loss at {} tokens.", name, speed, factor(*pick.equal_loss), horizon),
         price_sentence(pick, advice)};
-  } else if (best.speed.speedup->mean <= 1) {
+  if (best.speed.speedup->mean <= 1)
     return {fmt::format("bf16: no recipe with evidence is faster. The best, {}, is {}.", name, speed)};
-  } else {
-    lines = {fmt::format("bf16: no recipe is expected to pay at {} tokens.", horizon),
-             fmt::format("{} is {}, but {} to equal loss.", name, speed, factor(*best.equal_loss)),
-             price_sentence(best, advice)};
-  }
-  if (!advice.run.tokens)
-    lines.push_back("Without --tokens, the choice is for " + horizon + "; others are below.");
-  return lines;
+  return {
+      best.equal_loss->mean <= 1 ? fmt::format("bf16: no recipe is expected to pay at {} tokens.", horizon)
+      : best.equal_loss->mean < kWorthwhile
+          ? fmt::format(
+                "bf16: at {} tokens no recipe is expected to gain {:.0f}%, which another recipe's trouble costs.",
+                horizon, 100 * (kWorthwhile - 1))
+          : fmt::format("bf16: a run of {} tokens is so short that another recipe saves less than an hour.",
+                        horizon),
+      fmt::format("{} is {}, but {} to equal loss.", name, speed, factor(*best.equal_loss)),
+      price_sentence(best, advice)};
 }
 
 std::vector<std::string> risks(const Advice& advice) {
   /// Ratio of sizes from which a forecast is called an extrapolation.
   constexpr double kFar = 2;
   std::vector<std::string> texts;
-  if (!advice.best) return texts;
-  const AdviceRow& row = advice.rows[*advice.best];
-  const LossPrice& price = *row.price;
-  if (pays(*row.equal_loss) == Pays::open)
-    texts.push_back(
-        fmt::format("Whether {} pays is open: its interval to equal loss contains 1.", row.speed.recipe));
-  if (!price.measured) {
-    if (advice.run.parameters > kFar * advice.largest_model)
+  if (advice.best && advice.speeds.part == TrainedPart::full) {
+    const AdviceRow& row = advice.rows[*advice.best];
+    const LossPrice& price = *row.price;
+    if (pays(*row.equal_loss) == Pays::open)
       texts.push_back(
-          fmt::format("The law is extrapolated: the largest model studied has {} parameters, yours {}.",
-                      token_words(advice.largest_model), token_words(advice.run.parameters)));
-    if (price.younger)
-      texts.push_back(fmt::format(
-          "Your run has fewer tokens per parameter than the models of the law; the gap is that of {} tokens per parameter.",
-          kYoungestLawAge));
-    texts.push_back(
-        "From scratch, gaps were measured on one small model: the interval is wide for that reason. A study of your own "
-        "model and text decides: precbench study --init-from CHECKPOINT.");
+          fmt::format("Whether {} pays is open: its interval to equal loss contains 1.", row.speed.recipe));
+    if (!price.measured) {
+      const bool far = advice.run.parameters > kFar * advice.largest_model;
+      texts.push_back(fmt::format("{}Gaps from scratch were measured on one small model.",
+                                  far ? fmt::format("The law is extrapolated from models up to {}. ",
+                                                    token_words(advice.largest_model))
+                                      : ""));
+      if (price.models == 0)
+        texts.push_back(
+            fmt::format("{} was studied on models below 1 token per parameter alone.", row.speed.recipe));
+      if (price.younger)
+        texts.push_back(
+            fmt::format("A run this short has the gap of {} tokens per parameter, the youngest of the law.",
+                        kYoungestLawAge));
+    }
   }
   texts.insert(texts.end(), advice.slope.warnings.begin(), advice.slope.warnings.end());
   return texts;
 }
 
-std::string measuring_command(const Advice& advice) {
-  constexpr std::size_t kMostRecipes = 4;
-  const nlohmann::ordered_json& setting = advice.speeds.setting;
-  std::vector<std::string> recipes = {"bf16"};
-  bool gather = false;
-  for (const AdviceRow& row : advice.rows)
-    if (!row.speed.is_bf16() && row.speed.fits && !row.failure && recipes.size() < kMostRecipes) {
-      add_once(recipes, row.speed.recipe);
-      gather = gather || row.speed.gather == "fp8";
-    }
-  std::string command =
-      fmt::format("precbench sweep --model {} --recipe {}", shell_quoted(text_at(setting, "model")),
-                  shell_quoted(fmt::format("{}", fmt::join(recipes, ","))));
-  for (const char* field :
-       {"layers",  "seq",     "batch",         "accumulation", "gpus",    "parallel", "shard_group",
-        "context", "reshard", "grad_sync",     "recompute",    "routing", "ep",       "exchange",
-        "master",  "moments", "second_moment", "weights",      "grads",   "optimizer"}) {
-    const std::string value = text_at(setting, field);
-    std::string flag = field;
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    if (!value.empty() && value != text_at(advice.speeds.defaults, field))
-      command += fmt::format(" --{} {}", flag, shell_quoted(value));
-  }
-  if (gather) command += " --gather bf16,fp8";
-  return command + " --out out/advise";
-}
-
-std::string advice_text(const Advice& advice, const Screen& screen) {
+std::string advice_text(const Advice& advice, const std::vector<std::string>& measure, const Screen& screen) {
   std::string text = wrapped(headline(advice), "", screen);
+  if (advice.pick) {
+    text += wrapped(run_cost(advice), "", screen);
+    if (const std::vector<std::string> dangers = risks(advice); !dangers.empty())
+      text += wrapped({fmt::format("Risk: {}", fmt::join(dangers, " "))}, "", screen);
+    if (const std::string changes = sensitivity_words(advice); !changes.empty())
+      text += wrapped({changes}, "", screen);
+  }
   text +=
       '\n' + wrapped({fmt::format("{}, {} x {}: {}", text_at(advice.speeds.setting, "model"), advice.gpus(),
                                   advice.speeds.gpu.name, setting_words(advice.speeds.setting))},
                      "  ", screen);
   text += speed_columns(advice, screen) + price_columns(advice, screen) + choice_columns(advice, screen) +
           '\n' + wrapped(notes(advice), "  ", screen);
-  if (const std::vector<std::string> dangers = risks(advice); !dangers.empty())
-    text += "\nRisk\n" + wrapped(dangers, "  ", screen);
-  return text + "\nMeasure\n" + command_lines(printable(measuring_command(advice)), screen, "") +
-         "precbench advise ... --records out/advise\n";
+  if (measure.empty()) return text;
+  text += "\nMeasure\n";
+  for (const std::string& command : measure) text += command_lines(printable(command), screen, "");
+  return text;
 }
 
 }  // namespace precbench

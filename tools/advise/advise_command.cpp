@@ -16,6 +16,7 @@
 #include "tools/advise/advice.h"
 #include "tools/advise/base_runs.h"
 #include "tools/advise/committed_records.h"
+#include "tools/advise/measuring.h"
 #include "tools/analysis/model_age.h"
 #include "tools/text/text.h"
 
@@ -36,10 +37,21 @@ OwnStudies own_studies(const RecordSet& set) {
   return own;
 }
 
+/// Returns the recipes that are compared if the reader names none: those that were studied on trained models and are
+/// not known to fail.
+std::vector<std::string> usual_recipes(const LossLaw& law) {
+  std::vector<std::string> recipes = law.recipes();
+  std::erase_if(recipes, [&](const std::string& recipe) {
+    return law.models_of(recipe) == 0 || known_failure(recipe);
+  });
+  return recipes;
+}
+
 }  // namespace
 
 int advise(const AdviseOptions& options, const AdviseHost& host) {
-  host.case_of(options.given);  // refuses flags before seconds of reading records
+  host.case_of(options.given);  // refuses flags before reading records
+  for (const std::string& recipe : options.recipes) host.case_of({{"recipe", recipe}, {"steps", "100"}});
   std::optional<HorizonSlope> slope;
   if (!options.base.empty()) {
     if (!options.tokens) throw InvalidInput("--base: needs --tokens, the length of the planned run");
@@ -56,15 +68,16 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
     throw InvalidInput("--records: no records lie beside this program (share/precbench/records); name some");
   const std::vector<SourceRecords> sources = {{SpeedSource::measured, &measured},
                                               {SpeedSource::committed, &committed}};
-  const SpeedTable speeds = speed_table(options, host, sources);
+  const SpeedTable speeds = speed_table(options, host, sources, usual_recipes(committed_law()));
   OwnStudies own = own_studies(measured);
   const LossPrices prices(committed_law(), std::move(own.evidence), committed_evidence(),
                           std::move(own.diverged));
   const PlannedRun run{active_parameters_of(speeds.bf16_counts).value_or(0), options.tokens,
                        options.serve == name_of(Serving::recipe) ? Serving::recipe : Serving::bf16};
-  const Advice advice = make_advice(speeds, prices, run, slope, options.price);
-  const std::string text =
-      options.json ? json_text(advice_json(advice)) : advice_text(advice, plain_screen(STDOUT_FILENO));
+  Advice advice = make_advice(speeds, prices, run, slope, options.price);
+  const std::vector<std::string> measure = measuring_commands(advice, host, options.given);
+  const std::string text = options.json ? json_text(advice_json(advice, measure))
+                                        : advice_text(advice, measure, plain_screen(STDOUT_FILENO));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return advice.status;
 }

@@ -18,7 +18,7 @@ namespace precbench {
 
 struct AdviseOptions {
   AdviseHost::Words given;           ///< fields of the case except the recipe, as typed
-  std::vector<std::string> recipes;  ///< empty: every recipe that has records
+  std::vector<std::string> recipes;  ///< empty: those studied on trained models that are not known to fail
   std::string gpu;                   ///< empty: the GPU of this machine
   std::optional<double> tokens;      ///< of the planned run
   std::optional<double> price;       ///< per GPU hour

@@ -29,6 +29,17 @@ struct PredictedSpeed {
   MeanWithInterval over_bf16;
 };
 
+/// The setting in which a recipe is predicted to train fastest among those that fit.
+struct RecipeSetting {
+  std::string recipe;
+  nlohmann::ordered_json fields{};  ///< the whole case; null if there is none
+  double tokens_per_s = 0;          ///< all GPUs together
+  MeanWithInterval over_bf16{};     ///< over BF16's best setting, 80%
+  double peak_bytes = 0;   ///< of the rank that needs most; without a setting the least of those tried
+  std::string reason{};    ///< why there is none
+  bool too_large = false;  ///< every setting needs more memory
+};
+
 struct AdviseHost {
   using Words = std::map<std::string, std::string>;  ///< field name (snake_case) -> text as typed
 
@@ -48,6 +59,20 @@ struct AdviseHost {
   /// block"; null if there is none. May be empty.
   std::function<std::optional<std::string>(const nlohmann::ordered_json& case_fields, std::int64_t bytes)>
       nearest_change = {};
+  /// A question for the best settings of several recipes.
+  struct SettingQuestion {
+    Words given;                       ///< fields that the search may not change
+    std::vector<std::string> recipes;  ///< "bf16" first
+    std::string gpu;
+    std::int64_t bytes = 0;  ///< that a case may need
+  };
+  /// Returns the best setting of each recipe, in their order, at equal tokens per optimizer step. Empty if no rates
+  /// of such GPUs are known. May be empty.
+  std::function<std::vector<RecipeSetting>(const SettingQuestion&)> best_settings = {};
+  /// Returns the built-in recipes whose formats such a GPU multiplies natively; null if that is unknown. May be empty.
+  std::function<std::optional<std::vector<std::string>>(const GpuModel&)> native_recipes = {};
+  /// Returns the bytes that a case may need on such a GPU; null if its memory is unknown. May be empty.
+  std::function<std::optional<std::int64_t>(const GpuModel&)> case_bytes = {};
   /// GPUs whose data sheet is known.
   std::vector<GpuModel> known_gpus;
   std::optional<GpuModel> gpu_here;  ///< null without a GPU

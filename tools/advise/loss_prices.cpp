@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/plural.h"
 #include "tools/analysis/token_cost.h"
 
 namespace precbench {
@@ -24,6 +25,11 @@ std::optional<MeasuredGap> served(const GapEvidence& one, Serving serving) {
 
 const char* LossPrice::evidence() const {
   return measured ? "measured" : models > 0 ? "law" : "law, young models";
+}
+
+std::string LossPrice::evidence_words() const {
+  if (measured) return "this model";
+  return models > 0 ? plural(models, "trained model") : "young models";
 }
 
 LossPrices::LossPrices(const LossLaw& law, std::vector<GapEvidence> own,

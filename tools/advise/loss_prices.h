@@ -28,6 +28,8 @@ struct LossPrice {
 
   /// Returns "measured", "law" or "law, young models".
   const char* evidence() const;
+  /// Returns what stands behind it: "this model", "7 trained models" or "young models".
+  std::string evidence_words() const;
 };
 
 class LossPrices {

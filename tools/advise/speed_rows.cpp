@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <set>
 #include <tuple>
 
@@ -23,7 +23,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kUsualSeq = "4096";
-constexpr double kTokensPerGpu = 16384;  ///< of a micro-step, beyond which GEMMs gain little
 
 /// Collects what records and the data sheet know about a GPU.
 GpuModel completed(GpuModel gpu, const std::vector<SourceRecords>& sources) {
@@ -61,20 +60,6 @@ GpuModel target_gpu(const AdviseOptions& options, const AdviseHost& host,
   for (auto gpu = known.rbegin(); gpu != known.rend(); ++gpu)
     if (gpu->name == name) return completed(*gpu, sources);
   return completed(GpuModel{name}, sources);
-}
-
-/// Returns the bytes that the driver held beyond what the program allocated, at most over the records.
-double bytes_outside(const std::vector<SourceRecords>& sources, bool several) {
-  double most = 0;
-  for (const SourceRecords& one : sources)
-    for (const LocatedRecord& located : one.set->records) {
-      const Record& record = located.record;
-      if (!record.env.gpu || record.study || !record.memory || !record.memory->measured ||
-          !record.memory->driver || (gpus_of(record) > 1) != several)
-        continue;
-      most = std::max(most, static_cast<double>(*record.memory->driver - record.memory->measured->peak));
-    }
-  return most;
 }
 
 /// A group of records on the target GPU that match the wanted case.
@@ -162,12 +147,16 @@ std::optional<double> joules_of(const Row& row) {
   return std::nullopt;
 }
 
+/// Weights that LoRA keeps frozen, from the exact ones to those of fewest bits.
+constexpr const char* kFrozen[] = {"bf16", "fp8_weights", "nf4_weights"};
+constexpr const char* kLoraRank = "16";
+
 /// Builds the rows of one question.
 class TableBuilder {
  public:
   TableBuilder(const AdviseOptions& options, const AdviseHost& host,
-               const std::vector<SourceRecords>& sources)
-      : options_(options), host_(host), records_(sources) {
+               const std::vector<SourceRecords>& sources, const std::vector<std::string>& candidates)
+      : options_(options), host_(host), records_(sources), candidates_(candidates) {
     table_.gpu = target_gpu(options, host, sources);
     for (const SourceRecords& one : sources) sources_.push_back(analysed(one, table_.gpu.name));
     for (const SourceRecords& one : sources)
@@ -176,59 +165,138 @@ class TableBuilder {
 
   SpeedTable build() && {
     table_.defaults = host_.case_of({});
-    choose_setting();
-    const bool shares = shares_weights();
-    const std::set<std::string> keys = setting_keys(table_.setting);
-    for (const Source& source : sources_)
-      if (const auto match = find_group(source, table_.setting, table_.defaults, keys))
-        add_rows(source.source, *match, shares);
-    predict_rows(shares);
-    std::stable_sort(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& a, const SpeedRow& b) {
-      return a.tokens_per_s.value_or(-1) > b.tokens_per_s.value_or(-1);
-    });
-    find_emulated();
+    if (host_.native_recipes) native_ = host_.native_recipes(table_.gpu);
+    table_.multiplies_bf16_alone = native_ && !is_native("tensorwise") && !is_native("mxfp8");
+    const Json given = host_.case_of(options_.given);
+    if (host_.case_bytes) table_.limit_bytes = host_.case_bytes(table_.gpu).value_or(0);
+    if (!take_recorded_setting(given)) search_settings();
+    if (nothing_fits()) table_.would_fit = nearest_that_fits();
+    if (nothing_fits() && text_at(given, "lora_rank").empty()) search_adapters();
+    keep_best_gathers();
+    if (table_.part == TrainedPart::full)
+      std::stable_sort(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& a, const SpeedRow& b) {
+        return a.tokens_per_s.value_or(-1) > b.tokens_per_s.value_or(-1);
+      });
     describe_predictions();
     describe_doubts();
-    if (std::none_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) { return row.fits; }))
-      table_.would_fit = nearest_that_fits();
     return std::move(table_);
   }
 
  private:
-  /// Takes the setting of matching records, else the defaults with the largest batch that fits.
-  void choose_setting() {
-    AdviseHost::Words words = options_.given;
-    const Json given = host_.case_of(words);
-    outside_ = bytes_outside(records_, given.at("gpus").get<double>() > 1);
+  bool is_native(const std::string& recipe) const {
+    return std::find(native_->begin(), native_->end(), recipe) != native_->end();
+  }
+
+  bool nothing_fits() const {
+    return std::none_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) { return row.fits; });
+  }
+
+  /// Takes the setting of matching records, whose rows come first. Returns false if there are none.
+  bool take_recorded_setting(const Json& given) {
     std::set<std::string> keys{"model", "gpus", "layers"};
-    for (const auto& [field, text] : words)
+    for (const auto& [field, text] : options_.given)
       if (field != "gather") keys.insert(field);
+    // Nobody is to train in the dtypes of states that happened to be measured.
+    std::set<std::string> with_states = keys;
+    with_states.insert({"master", "moments", "second_moment", "weights", "grads", "optimizer"});
     for (const Source& source : sources_)
-      if (const auto match = find_group(source, given, table_.defaults, keys)) {
+      if (const auto match = find_group(source, given, table_.defaults,
+                                        source.source == SpeedSource::measured ? keys : with_states)) {
         table_.setting = completed_case(Json(match->bf16->record().case_fields));
         table_.bf16_counts = host_.dry_run(table_.setting);
-        return;
+        const std::set<std::string> all_keys = setting_keys(table_.setting);
+        for (const Source& one : sources_)
+          if (const auto rows = find_group(one, table_.setting, table_.defaults, all_keys))
+            add_rows(one.source, *rows);
+        predict_rows();
+        return true;
       }
-    if (!words.contains("parallel") && text_at(given, "gpus") != "1") words["parallel"] = "fsdp";
+    return false;
+  }
+
+  /// Returns the fields that the user fixed and the usual ones for those that matter most.
+  AdviseHost::Words usual_words() const {
+    AdviseHost::Words words = options_.given;
+    if (!words.contains("parallel") && words.contains("gpus") && words.at("gpus") != "1")
+      words["parallel"] = "fsdp";
     if (!words.contains("seq")) words["seq"] = kUsualSeq;
     if (!words.contains("device")) words["device"] = "cuda";
-    if (words.contains("batch")) return set_case(words);
-    const Json usual = host_.case_of(words);
-    const double own = usual.at("seq").get<double>() / usual.at("context").get<double>();  // of a sequence
-    auto batch =
-        static_cast<std::int64_t>(std::exp2(std::floor(std::log2(std::max(1.0, kTokensPerGpu / own)))));
-    for (;; batch /= 2) {
-      words["batch"] = std::to_string(batch);
-      set_case(words);
-      if (batch == 1 || fits(table_.bf16_counts)) return;
+    return words;
+  }
+
+  /// Lets every recipe have its best setting.
+  void search_settings() {
+    AdviseHost::Words words = usual_words();
+    std::vector<RecipeSetting> settings;
+    if (host_.best_settings)
+      settings = host_.best_settings(
+          {words, recipes_to_predict(), table_.gpu.name,
+           table_.limit_bytes > 0 ? table_.limit_bytes : std::numeric_limits<std::int64_t>::max()});
+    add_settings(settings);
+    const bool has_bf16 = !settings.empty() && !settings.front().fields.is_null();
+    if (!words.contains("batch")) words["batch"] = "1";
+    table_.setting = has_bf16 ? settings.front().fields : host_.case_of(words);
+    table_.bf16_counts = host_.dry_run(table_.setting);
+    if (!has_bf16 && table_.bf16_counts.status != Status::ok)
+      throw InvalidInput(table_.bf16_counts.error.value_or("the case cannot run"));
+    if (!settings.empty()) return;
+    // Without rates of such a GPU: whether BF16 fits is all that is known.
+    SpeedRow& row = table_.rows.emplace_back(SpeedRow{"bf16"});
+    row.fields = table_.setting;
+    row.fits = fits(table_.bf16_counts);
+    row.no_speed = "no rates of such a GPU";
+  }
+
+  void add_settings(const std::vector<RecipeSetting>& settings) {
+    for (const RecipeSetting& one : settings) {
+      SpeedRow row{one.recipe};
+      row.fields = one.fields;
+      if (one.peak_bytes > 0) row.peak_bytes = one.peak_bytes;
+      row.fits = !one.too_large;
+      if (one.too_large && (!table_.least_bytes || one.peak_bytes < *table_.least_bytes))
+        table_.least_bytes = one.peak_bytes;
+      if (one.fields.is_null()) {
+        row.no_speed = one.reason;
+      } else {
+        row.gather = shares_weights(one.fields) ? text_at(one.fields, "gather") : "";
+        row.tokens_per_s = one.tokens_per_s;
+        if (one.over_bf16.mean > 0) row.speedup = one.over_bf16;
+        row.joules_per_token = predicted_joules(one);
+      }
+      table_.rows.push_back(std::move(row));
     }
   }
 
-  void set_case(const AdviseHost::Words& words) {
-    table_.setting = host_.case_of(words);
+  /// Looks for adapters (LoRA) on weights that are as exact as fit.
+  void search_adapters() {
+    if (!host_.best_settings || table_.limit_bytes <= 0) return;
+    AdviseHost::Words words = usual_words();
+    words["lora_rank"] = kLoraRank;
+    const std::vector<RecipeSetting> settings = host_.best_settings(
+        {words, {std::begin(kFrozen), std::end(kFrozen)}, table_.gpu.name, table_.limit_bytes});
+    const auto first = std::find_if(settings.begin(), settings.end(),
+                                    [](const RecipeSetting& one) { return !one.fields.is_null(); });
+    if (first == settings.end()) return;
+    table_.part = TrainedPart::lora;
+    table_.rows.clear();
+    add_settings(settings);
+    table_.setting = first->fields;
     table_.bf16_counts = host_.dry_run(table_.setting);
-    if (table_.bf16_counts.status != Status::ok)
-      throw InvalidInput(table_.bf16_counts.error.value_or("the case cannot run"));
+  }
+
+  /// Keeps of each recipe the fastest row that fits.
+  void keep_best_gathers() {
+    std::vector<SpeedRow> best;
+    for (SpeedRow& row : table_.rows) {
+      const auto known = std::find_if(best.begin(), best.end(),
+                                      [&](const SpeedRow& one) { return one.recipe == row.recipe; });
+      if (known == best.end())
+        best.push_back(std::move(row));
+      else if (std::tuple(row.fits, row.tokens_per_s.value_or(-1)) >
+               std::tuple(known->fits, known->tokens_per_s.value_or(-1)))
+        *known = std::move(row);
+    }
+    table_.rows = std::move(best);
   }
 
   /// Returns a record's case with the fields that older records lack, without its files and schedule.
@@ -240,14 +308,13 @@ class TableBuilder {
     return whole;
   }
 
-  bool shares_weights() const {
-    return text_at(table_.setting, "gpus") != "1" && text_at(table_.setting, "parallel") != "ddp";
+  static bool shares_weights(const Json& fields) {
+    return text_at(fields, "gpus") != "1" && text_at(fields, "parallel") != "ddp";
   }
 
   bool fits(const Record& counts) const {
-    if (!table_.gpu.memory || !counts.memory || !counts.memory->predicted) return true;
-    return static_cast<double>(counts.memory->predicted->peak) + outside_ <=
-           static_cast<double>(*table_.gpu.memory);
+    if (table_.limit_bytes <= 0 || !counts.memory || !counts.memory->predicted) return true;
+    return counts.memory->predicted->peak <= table_.limit_bytes;
   }
 
   bool wanted(const std::string& recipe) const {
@@ -261,7 +328,8 @@ class TableBuilder {
     return nullptr;
   }
 
-  void add_rows(SpeedSource source, const Match& match, bool shares) {
+  void add_rows(SpeedSource source, const Match& match) {
+    const bool shares = shares_weights(table_.setting);
     for (const Row* from : match.rows) {
       const Json fields(from->fields);
       SpeedRow row{text_at(fields, "recipe"), shares ? text_at(fields, "gather") : ""};
@@ -273,26 +341,37 @@ class TableBuilder {
       row.speedup = exactly(*from->speedup);
       row.joules_per_token = joules_of(*from);
       row.peak_bytes = from->peak_memory;
+      row.fields = table_.setting;
+      row.fields["recipe"] = row.recipe;
+      if (shares) row.fields["gather"] = row.gather;
       table_.rows.push_back(row);
       for (const LocatedRecord* member : from->members) used_.push_back(&member->record);
     }
   }
 
-  std::vector<std::string> recipes_to_predict() const {
-    std::vector<std::string> recipes = options_.recipes;
-    std::set<std::string> known;
-    for (const Record* record : all_)
-      if (record->support && record->support->path() == ExecutionPath::native && !record->study)
-        known.insert(numerics_label(record->case_fields));
-    if (recipes.empty())
-      for (const std::string& label : known)
-        if (is_plain_name(label)) recipes.push_back(label);
-    if (std::find(recipes.begin(), recipes.end(), "bf16") == recipes.end())
-      recipes.insert(recipes.begin(), "bf16");
+  /// Returns BF16 and the recipes in question that the GPU multiplies natively. The others are noted as emulated.
+  std::vector<std::string> recipes_to_predict() {
+    std::vector<std::string> asked = options_.recipes.empty() ? candidates_ : options_.recipes;
+    if (options_.recipes.empty())
+      for (const SourceRecords& source : records_)
+        if (source.source == SpeedSource::measured)
+          for (const LocatedRecord& located : source.set->records)
+            if (const std::string label = numerics_label(located.record.case_fields); is_plain_name(label))
+              asked.push_back(label);
+    std::vector<std::string> recipes = {"bf16"};
+    for (const std::string& recipe : asked) {
+      if (std::find(recipes.begin(), recipes.end(), recipe) != recipes.end()) continue;
+      if (!native_ || is_native(recipe) || is_file_name(recipe))
+        recipes.push_back(recipe);
+      else if (std::find(table_.emulated.begin(), table_.emulated.end(), recipe) == table_.emulated.end())
+        table_.emulated.push_back(recipe);
+    }
     return recipes;
   }
 
-  void predict_rows(bool shares) {
+  /// Adds the recipes that records of the setting lack.
+  void predict_rows() {
+    const bool shares = shares_weights(table_.setting);
     for (const std::string& recipe : recipes_to_predict()) {
       std::vector<std::string> gathers{shares ? "bf16" : ""};
       if (shares && recipe != "bf16") gathers.emplace_back("fp8");
@@ -316,25 +395,31 @@ class TableBuilder {
     }
   }
 
-  /// Returns the median power of a GPU in W over timed native records of the case's recipe on one such GPU; null
-  /// without any.
-  std::optional<double> usual_power_w(const Record& counts) const {
+  /// Returns the median power of a GPU in W over timed native records of the recipe on one such GPU; null without
+  /// any.
+  std::optional<double> usual_power_w(const std::string& recipe) const {
     std::vector<double> powers;
     for (const Record* record : all_)
       if (record->status == Status::ok && !record->study && record->support && record->env.gpu &&
           record->env.gpu->name == table_.gpu.name && gpus_of(*record) == 1 &&
           record->support->path() == ExecutionPath::native && record->telemetry &&
-          record->telemetry->power_w &&
-          numerics_label(record->case_fields) == numerics_label(counts.case_fields))
+          record->telemetry->power_w && numerics_label(record->case_fields) == recipe)
         powers.push_back(*record->telemetry->power_w);
     const auto statistics = sample_statistics(std::move(powers));
     return statistics ? std::optional(statistics->median) : std::nullopt;
+  }
+
+  std::optional<double> predicted_joules(const RecipeSetting& setting) const {
+    const auto power = usual_power_w(setting.recipe);
+    return power ? std::optional(*power * setting.fields.at("gpus").get<double>() / setting.tokens_per_s)
+                 : std::nullopt;
   }
 
   SpeedRow predicted_row(const Record& counts, const Json& fields, const std::string& recipe,
                          const std::string& gather) const {
     SpeedRow row{recipe, gather};
     row.fits = fits(counts);
+    row.fields = fields;
     if (counts.memory && counts.memory->predicted)
       row.peak_bytes = static_cast<double>(counts.memory->predicted->peak);
     const auto own = host_.predict ? host_.predict(fields, table_.setting, table_.gpu.name) : std::nullopt;
@@ -344,23 +429,9 @@ class TableBuilder {
     }
     row.tokens_per_s = static_cast<double>(*counts.training->tokens_per_step) / own->step_ms * 1e3;
     if (own->over_bf16.mean > 0) row.speedup = own->over_bf16;
-    if (const auto power = usual_power_w(counts))
+    if (const auto power = usual_power_w(numerics_label(counts.case_fields)))
       row.joules_per_token = *power * gpus_of(counts) / *row.tokens_per_s;
     return row;
-  }
-
-  void find_emulated() {
-    std::set<std::string> emulated;
-    for (const Record* record : all_)
-      if (record->env.gpu && record->env.gpu->cc == table_.gpu.cc && table_.gpu.cc && record->support &&
-          record->support->path() == ExecutionPath::emulated && wanted(case_text(*record, "recipe")))
-        emulated.insert(case_text(*record, "recipe"));
-    for (const SpeedRow& row : table_.rows)
-      if (row.tokens_per_s) emulated.erase(row.recipe);
-    for (const std::string& recipe : emulated)
-      if (is_plain_name(recipe)) table_.emulated.push_back(recipe);
-    std::erase_if(table_.rows,
-                  [&](const SpeedRow& row) { return !row.tokens_per_s && emulated.contains(row.recipe); });
   }
 
   /// Notes the reasons to doubt the speeds of the records that were used.
@@ -380,18 +451,18 @@ class TableBuilder {
   }
 
   std::optional<std::string> nearest_that_fits() const {
-    if (!host_.nearest_change || !table_.gpu.memory) return std::nullopt;
-    return host_.nearest_change(table_.setting,
-                                *table_.gpu.memory - static_cast<std::int64_t>(std::ceil(outside_)));
+    if (!host_.nearest_change || table_.limit_bytes <= 0) return std::nullopt;
+    return host_.nearest_change(table_.setting, table_.limit_bytes);
   }
 
   const AdviseOptions& options_;
   const AdviseHost& host_;
   const std::vector<SourceRecords>& records_;
+  const std::vector<std::string>& candidates_;
   std::vector<Source> sources_;
   std::vector<const Record*> all_;
-  std::vector<const Record*> used_;  // whose speeds are in rows
-  double outside_ = 0;
+  std::vector<const Record*> used_;                 // whose speeds are in rows
+  std::optional<std::vector<std::string>> native_;  // recipes; null: unknown
   SpeedTable table_;
 };
 
@@ -416,14 +487,33 @@ const char* name_of(SpeedSource source) {
   return "predicted";
 }
 
+const char* name_of(TrainedPart part) { return part == TrainedPart::lora ? "lora" : "full"; }
+
 SpeedTable speed_table(const AdviseOptions& options, const AdviseHost& host,
-                       const std::vector<SourceRecords>& sources) {
-  return TableBuilder(options, host, sources).build();
+                       const std::vector<SourceRecords>& sources,
+                       const std::vector<std::string>& candidates) {
+  return TableBuilder(options, host, sources, candidates).build();
+}
+
+std::string short_setting(const Json& fields) {
+  std::string words = text_at(fields, "batch");
+  if (const std::string more = text_at(fields, "accumulation"); !more.empty() && more != "1")
+    words += " x " + more;
+  for (const auto& [key, name] : {std::pair("tensor", "tp"), std::pair("pipeline", "pp"),
+                                  std::pair("context", "cp"), std::pair("ep", "ep")})
+    if (const std::string value = text_at(fields, key); !value.empty() && value != "1")
+      words += fmt::format(" {}{}", name, value);
+  if (const std::string value = text_at(fields, "recompute"); !value.empty() && value != "none")
+    words += " " + value;
+  if (text_at(fields, "moments") == "bf16") words += " moments bf16";
+  if (text_at(fields, "grads") == "bf16") words += " grads bf16";
+  return words;
 }
 
 std::string setting_words(const Json& setting) {
   std::string words = fmt::format("seq {}, batch {}", text_at(setting, "seq"), text_at(setting, "batch"));
-  if (text_at(setting, "accumulation") != "1") words += " x " + text_at(setting, "accumulation");
+  if (const std::string more = text_at(setting, "accumulation"); !more.empty() && more != "1")
+    words += " x " + more;
   if (text_at(setting, "gpus") != "1") words += ", " + text_at(setting, "parallel");
   for (const auto& [key, usual] : {std::pair("recompute", "none"), std::pair("layers", "all"),
                                    std::pair("ep", "1"), std::pair("context", "1")})

@@ -37,25 +37,39 @@ struct SpeedRow {
   std::optional<double> joules_per_token{};  ///< GPU boards, all GPUs together
   std::optional<double> peak_bytes{};        ///< largest peak of any GPU
   bool fits = true;                          ///< also if the GPU's memory is unknown
+  nlohmann::ordered_json fields{};  ///< the whole case, in the recipe's own setting; null if there is none
   std::string no_speed{};                    ///< why tokens_per_s is unknown
 
   bool is_bf16() const { return recipe == "bf16"; }
 };
 
+/// full: all weights are trained. lora: adapters, because training all weights does not fit.
+enum class TrainedPart : std::uint8_t { full, lora };
+const char* name_of(TrainedPart part);
+
 struct SpeedTable {
   nlohmann::ordered_json setting;  ///< the whole case in BF16
   Record bf16_counts;              ///< its dry run
   GpuModel gpu;
-  std::vector<SpeedRow> rows;            ///< fastest first, those without a speed last
-  std::vector<std::string> emulated;     ///< recipes that such a GPU emulates, according to records
+  TrainedPart part = TrainedPart::full;
+  /// One per recipe, fastest first, those without a speed last; of adapters, those on the most exact weights first.
+  std::vector<SpeedRow> rows;
+  std::vector<std::string> emulated;     ///< recipes in question that such a GPU emulates
+  bool multiplies_bf16_alone = false;    ///< the GPU has neither FP8 nor FP4 natively
   nlohmann::ordered_json defaults;       ///< of a case
   std::vector<std::string> notes;        ///< how predictions were made, and how accurate they are
+  std::optional<double> least_bytes;     ///< that training all weights needs at least, if nothing fits
   std::optional<std::string> would_fit;  ///< the nearest change with which BF16 fits, if nothing does
+  std::int64_t limit_bytes = 0;          ///< that a case may need; 0: unknown
 };
 
-/// Builds the table. Sources come in order of preference. Throws InvalidInput.
+/// Builds the table. `candidates`: recipes to compare if the user names none. Sources come in order of preference.
+/// Throws InvalidInput.
 SpeedTable speed_table(const AdviseOptions& options, const AdviseHost& host,
-                       const std::vector<SourceRecords>& sources);
+                       const std::vector<SourceRecords>& sources, const std::vector<std::string>& candidates);
+
+/// Returns what settings differ in: micro-batch x micro-batches, ranks and recomputation, "2 x 4 tp8 block".
+std::string short_setting(const nlohmann::ordered_json& fields);
 
 /// Formats the setting: "seq 4096, batch 2, fsdp, master fp32, ...".
 std::string setting_words(const nlohmann::ordered_json& setting);

@@ -18,6 +18,7 @@
 #include "bench/study/token_count.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
+#include "tools/program/advise_settings.h"
 
 namespace precbench {
 namespace {
@@ -26,9 +27,10 @@ using Json = nlohmann::ordered_json;
 
 /// Fields whose value changes memory or speed and that a user may fix; without them, advise chooses.
 constexpr const char* kFields[] = {
-    "model",         "layers",  "recipe", "seq",       "batch",     "accumulation", "gpus",    "parallel",
-    "shard_group",   "context", "gather", "reshard",   "grad_sync", "recompute",    "master",  "moments",
-    "second_moment", "weights", "grads",  "optimizer", "routing",   "ep",           "exchange"};
+    "model",    "layers",      "recipe",        "seq",       "batch",   "accumulation", "gpus",
+    "parallel", "shard_group", "context",       "gather",    "reshard", "grad_sync",    "recompute",
+    "master",   "moments",     "second_moment", "weights",   "grads",   "optimizer",    "routing",
+    "ep",       "exchange",    "lora_rank",     "lora_alpha"};
 /// Fields whose help shows no default: matching records or advise choose them. The model must be given.
 constexpr const char* kChosen[] = {"model",   "recipe",        "seq",     "batch", "parallel",  "master",
                                    "moments", "second_moment", "weights", "grads", "optimizer", "gather"};
@@ -72,13 +74,15 @@ GpuModel gpu_model(const GpuProperties& gpu) {
           {}};
 }
 
-Plan plan_of(const Json& fields) { return resolve(case_from_json(fields), Refusals::kept); }
+Plan plan_of(const Json& fields) {
+  return resolve(with_steps_of_schedule(case_from_json(fields)), Refusals::kept);
+}
 
 std::optional<PredictedSpeed> predicted_speed(const Plan& plan, const Plan& bf16, const std::string& gpu) {
-  const auto base = estimated_step(gpu, bf16);
+  const auto base = mean_step(gpu, bf16);
   if (!base) return std::nullopt;
   if (plan.id == bf16.id) return PredictedSpeed{1e3 * base->seconds, {1, 1, 1}};
-  const auto own = estimated_step(gpu, plan);
+  const auto own = mean_step(gpu, plan);
   if (!own) return std::nullopt;
   const SpeedUp over = speedup_of(*own, *base);
   return PredictedSpeed{1e3 * own->seconds, {over.ratio, over.low, over.high}};
@@ -101,6 +105,9 @@ AdviseHost advise_host() {
         nearest_change(plan_of(fields), {.name = {}, .bytes = bytes + kContextBytes, .source = {}});
     return change ? std::optional(change->text()) : std::nullopt;
   };
+  host.best_settings = best_settings;
+  host.native_recipes = native_recipes;
+  host.case_bytes = case_bytes;
   for (const std::string& name : datasheet_names()) {
     const DatasheetRates rates = datasheet_rates(name).value();
     host.known_gpus.push_back(
@@ -122,7 +129,7 @@ CLI::App* add_advise_command(CLI::App& app, AdviseCommand& command) {
   sub->footer(
       "Answers from your records, the records that come with the program, and predictions; runs nothing.\n"
       "\n"
-      "Exit status: 0 with a recommendation\n"
+      "Exit status: 0 with a recommendation, which may be bf16 or LoRA\n"
       "             1 nothing fits\n"
       "             2 bad input\n"
       "             3 no recipe has both a speed on such a GPU and evidence of its loss\n"

@@ -8,14 +8,13 @@ file(GLOB sweep_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/sweeps/*.toml 
 install(FILES ${sweep_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/sweeps)
 file(GLOB baselines CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/results/baseline/*.jsonl)
 install(FILES ${baselines} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/baseline)
-# Speeds of current code and studies; `advise` finds them beside the program, in a build folder by links.
-set(advice_globs single.jsonl scaling.jsonl delayed-speed.jsonl moe-*.jsonl study-*.jsonl trained-*.jsonl age-*.jsonl)
-list(TRANSFORM advice_globs PREPEND ${CMAKE_SOURCE_DIR}/results/h*/)
-set(packed_globs ${advice_globs})
-list(TRANSFORM packed_globs APPEND .xz)
-file(GLOB advice_records CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/results ${advice_globs} ${packed_globs})
-list(FILTER advice_records EXCLUDE REGEX "-sensitivity")
-file(REMOVE_RECURSE ${CMAKE_BINARY_DIR}/share/precbench/records)  # links to what is there no longer
+# Speeds of current code; `advise` finds them beside the program, in a build folder by links. What studies found is in the program itself
+# (results/law/evidence.csv).
+file(GLOB advice_records CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/results
+     ${CMAKE_SOURCE_DIR}/results/h*/single.jsonl ${CMAKE_SOURCE_DIR}/results/h*/scaling.jsonl
+     ${CMAKE_SOURCE_DIR}/results/h*/delayed-speed.jsonl ${CMAKE_SOURCE_DIR}/results/h*/moe-*.jsonl
+     ${CMAKE_SOURCE_DIR}/results/h*/beside-pytorch/records.jsonl ${CMAKE_SOURCE_DIR}/results/h*/fsdp-*/records.jsonl)
+file(REMOVE_RECURSE ${CMAKE_BINARY_DIR}/share/precbench/records)
 foreach(records ${advice_records})
   get_filename_component(folder ${records} DIRECTORY)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/precbench/records/${folder})
