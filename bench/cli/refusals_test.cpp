@@ -84,7 +84,7 @@ TEST_CASE("bad input: words of other programs lead to what is meant here", "[cli
   CHECK(precbench_says("-V").text == precbench_says("--version").text);
   CHECK(hint("sweep --recipe") == "precbench: --recipe: needs a value; see --help");
   CHECK(hint("sweep --out") == "precbench: --out: needs a value; see --help");
-  CHECK(contains(hint("advise --model tiny --lora 16"), "--lora"));
+  CHECK(contains(hint("advise --model tiny --loro 16"), "did you mean --lora?"));
   CHECK(contains(hint("sweep --batch-size 4"), "did you mean --batch?"));
 }
 
