@@ -89,7 +89,7 @@ TEST_CASE("help: commands that run something end with examples that run", "[cli]
   fs::create_directories(directory / "out/first");
   for (const char* file : {"out/first/records.jsonl", "baseline.jsonl"})
     fs::copy_file(PRECBENCH_SOURCE_DIR "/results/baseline/cpu-tiny.jsonl", directory / file);
-  fs::copy_file(PRECBENCH_SOURCE_DIR "/results/cpu/study-tiny.jsonl", directory / "out/study.jsonl");
+  fs::copy_file(PRECBENCH_SOURCE_DIR "/results/cpu/study-tiny.jsonl.xz", directory / "out/study.jsonl");  // read by its content
   fs::create_directory_symlink(PRECBENCH_SOURCE_DIR "/bench", directory / "bench");
   for (const auto& [command, fewest] : std::map<std::string, std::size_t>{
            {"sweep", 4}, {"run", 4}, {"study", 2}, {"report", 2}, {"check", 2}}) {

@@ -226,7 +226,7 @@ CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
       "\n"
       "Examples:\n"
       "  precbench predict --published results/published/points.json\n"
-      "  precbench predict results/h200/single.jsonl results/h200x4/scaling.jsonl");
+      "  precbench predict results/h200/single.jsonl.xz results/h200x4/scaling.jsonl.xz");
   sub->add_option("PATH", command.records,
                   "record files (.jsonl, .jsonl.xz), folders of them, or - for standard input")
       ->type_name("");

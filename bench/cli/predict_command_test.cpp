@@ -15,6 +15,8 @@
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
+#include "results/record/line_reader.h"
+#include "results/record/record_line.h"
 
 namespace precbench {
 namespace {
@@ -50,7 +52,7 @@ TEST_CASE("predict: refuses a file that cannot be read", "[published]") {
 
 TEST_CASE("predict: compares measured steps with predictions from other models and recipes", "[published]") {
   const std::string out = (std::filesystem::temp_directory_path() / "precbench-own-test.jsonl").string();
-  const std::string records = PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl";
+  const std::string records = PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz";
   CHECK(predict({"", {records}, out}) == 0);
   std::vector<nlohmann::json> lines;
   std::ifstream file(out);
@@ -80,10 +82,9 @@ constexpr const char* kEvil = "x\x1b[2J\x1b]0;pwn\x07\u202e";
 
 /// Returns a record of an H200.
 nlohmann::json one_record() {
-  std::ifstream file(PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl");
-  std::string line;
-  std::getline(file, line);
-  return nlohmann::json::parse(line);
+  LineReader lines(PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz", kRecordLimits.bytes);
+  REQUIRE(lines.next());
+  return nlohmann::json::parse(lines.line());
 }
 
 /// Returns the same on a GPU of another name, as a line.

@@ -43,7 +43,7 @@ OpRecord sum_of_op(const Record& record, const OpRecord& like) {
 }  // namespace
 
 TEST_CASE("dry_record: counts of GEMMs and attention are those of a measured step", "[predict]") {
-  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"});
   int compared = 0;
   for (const LocatedRecord& located : set.records) {
     const CaseFields& fields = located.record.case_fields;

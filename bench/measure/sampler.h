@@ -11,7 +11,7 @@
 // otherwise it ends at the latest at half of the time limit.
 //
 // GPUs take longer because at its power limit an H200 lets the clock rise and fall about once a second:
-// medians of successive half seconds of results/h200/single.jsonl differ by up to 2%. Cases that end after
+// medians of successive half seconds of results/h200/single.jsonl.xz differ by up to 2%. Cases that end after
 // different fractions of such a period are not comparable.
 #pragma once
 

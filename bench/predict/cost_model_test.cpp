@@ -44,7 +44,7 @@ std::map<std::int64_t, OwnErrors> errors_of(const char* file) {
 
 TEST_CASE("estimate_step: committed steps on one H200 from rates of other models and recipes",
           "[cost-model]") {
-  const OwnErrors one = errors_of("/results/h200/single.jsonl").at(1);
+  const OwnErrors one = errors_of("/results/h200/single.jsonl.xz").at(1);
   REQUIRE(one.steps > 35);
   CHECK(one.median < 0.03);
   CHECK(one.within_95 < 0.07);
@@ -52,7 +52,7 @@ TEST_CASE("estimate_step: committed steps on one H200 from rates of other models
 }
 
 TEST_CASE("estimate_step: committed steps on two and four H200", "[cost-model]") {
-  const auto all = errors_of("/results/h200x4/scaling.jsonl");
+  const auto all = errors_of("/results/h200x4/scaling.jsonl.xz");
   for (const std::int64_t gpus : {2, 4}) {
     INFO(gpus << " GPUs");
     const OwnErrors& errors = all.at(gpus);

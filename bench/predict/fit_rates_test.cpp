@@ -44,7 +44,7 @@ TEST_CASE("ops_with_shapes: keeps shapes, and leaves out ops that the program ru
 }
 
 TEST_CASE("fit_rates: the points of a step take as long as the median step", "[rates]") {
-  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"});
   std::vector<const Record*> records;
   for (const LocatedRecord& located : set.records)
     if (located.record.case_fields.at("model") == "llama3.1-8b") records.push_back(&located.record);
@@ -75,7 +75,7 @@ TEST_CASE("fit_rates: the points of a step take as long as the median step", "[r
 }
 
 TEST_CASE("fit_rates: emulated, failed and foreign records give no rates, with the reason", "[rates]") {
-  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"});
   const Record& good = set.records.front().record;
   Record failed = good, foreign = good, several = good, emulated = good;
   failed.status = Status::crashed;
@@ -91,7 +91,7 @@ TEST_CASE("fit_rates: emulated, failed and foreign records give no rates, with t
 }
 
 TEST_CASE("fit_rates: of two records of a case the latest counts", "[rates]") {
-  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"});
   Record first = set.records.front().record, second = first;
   second.created = "2099-01-01T00:00:00Z";
   second.env.git = "fffffff";

@@ -14,7 +14,7 @@
 namespace precbench {
 
 /// Throughput of PyTorch stacks (FSDP2, torch.compile, torchao) over that of our step, from the records of
-/// Llama 3.1 8B at 4096 tokens on four H200 (results/h200x4/pytorch.ndjson over scaling.jsonl).
+/// Llama 3.1 8B at 4096 tokens on four H200 (results/h200x4/pytorch.ndjson over scaling.jsonl.xz).
 struct PytorchFactor {
   const char* recipe;
   double factor;

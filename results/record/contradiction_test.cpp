@@ -165,7 +165,7 @@ TEST_CASE("read_records: a contradictory record is kept and reported", "[contrad
 
 TEST_CASE("contradiction: committed records have none", "[contradiction]") {
   for (const char* path :
-       {"cpu/convergence-tiny.jsonl", "baseline", "h200/single.jsonl", "h200/beside-pytorch",
+       {"cpu/convergence-tiny.jsonl.xz", "baseline", "h200/single.jsonl.xz", "h200/beside-pytorch",
         "h200/beside-pytorch-experts", "h200/interleaved", "h200x4"}) {
     const RecordSet set = read_records({std::string(PRECBENCH_SOURCE_DIR "/results/") + path});
     CHECK(set.records.size() > 5);

@@ -142,7 +142,7 @@ TEST_CASE("readable_record: a record with a bad indispensable value is refused",
 
 TEST_CASE("readable_record: committed records are unchanged", "[readable_record]") {
   for (const char* path :
-       {"baseline", "cpu/convergence-tiny.jsonl", "h200/single.jsonl", "h200/interleaved", "h200x4"})
+       {"baseline", "cpu/convergence-tiny.jsonl.xz", "h200/single.jsonl.xz", "h200/interleaved", "h200x4"})
     for (const LocatedRecord& located :
          read_records({std::string(PRECBENCH_SOURCE_DIR "/results/") + path}).records)
       CHECK(Json(readable_record(located.record)).dump() == Json(located.record).dump());

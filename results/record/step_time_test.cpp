@@ -172,7 +172,7 @@ TEST_CASE("contradiction: a speed must follow from the step time it names", "[st
 }
 
 TEST_CASE("step_ms_of_speed: committed records use the median", "[step_time]") {
-  for (const char* path : {"baseline", "h200/single.jsonl", "h200/interleaved", "h200x4"})
+  for (const char* path : {"baseline", "h200/single.jsonl.xz", "h200/interleaved", "h200x4"})
     for (const LocatedRecord& located :
          read_records({std::string(PRECBENCH_SOURCE_DIR "/results/") + path}).records) {
       const Record& record = located.record;

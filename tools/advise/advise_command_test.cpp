@@ -1,12 +1,13 @@
 // Tests the command from end to end, on the records that come with the program.
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "kernels/testing/catch.h"
 #include "kernels/testing/processes.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
+#include "results/record/line_reader.h"
 #include "results/record/record_file.h"
+#include "results/record/record_line.h"
 
 using namespace precbench;
 
@@ -68,7 +69,7 @@ TEST_CASE("advise: a model and GPU without records of their own are predicted", 
 
 TEST_CASE("advise: own records are preferred to committed ones", "[advise]") {
   const TempDirectory folder;
-  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200x4/scaling.jsonl"});
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200x4/scaling.jsonl.xz"});
   for (const LocatedRecord& located : set.records) {
     Record record = located.record;
     if (record.case_fields.at("gpus") != 4) continue;
@@ -247,10 +248,10 @@ TEST_CASE("advise: text fits 80 columns", "[advise]") {
 
 TEST_CASE("advise: own records with noisy step times are doubted and damaged lines are named", "[advise]") {
   const TempDirectory folder;
-  std::ifstream committed(PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl");
+  LineReader committed(PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz", kRecordLimits.bytes);
   std::string lines;
-  for (std::string line; std::getline(committed, line);) {
-    Json record = Json::parse(line);
+  while (committed.next()) {
+    Json record = Json::parse(committed.line());
     bool longer = false;
     for (Json& sample : record["timing"]["samples_ms"])
       sample = sample.get<double>() * ((longer = !longer) ? 1.2 : 0.8);

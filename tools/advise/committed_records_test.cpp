@@ -23,7 +23,7 @@ TEST_CASE("committed_record_files: beside an installed program and in a build fo
   const TempDirectory folder;
   const fs::path root = folder / "root";
   CHECK(committed_record_files((root / "bin" / "precbench").string()).empty());
-  add_file(root / "build" / "share" / "precbench" / "records" / "h200" / "single.jsonl");
+  add_file(root / "build" / "share" / "precbench" / "records" / "h200" / "single.jsonl.xz");
   CHECK(committed_record_files((root / "build" / "precbench").string()).size() == 1);
   add_file(root / "bin" / "precbench");
   add_file(root / "share" / "precbench" / "records" / "h200" / "study.jsonl");

@@ -42,7 +42,7 @@ struct ConvergenceRules {
   double level = 0.05;           ///< probability of a false "equivalent", and of a false "better" or "worse"
 };
 /// Minimum number of steps of a judged run. Early curves nearly coincide whatever the recipe, because initial
-/// weights and data are equal: in results/cpu/convergence-tiny.jsonl no EMA deviates from BF16's by more than
+/// weights and data are equal: in results/cpu/convergence-tiny.jsonl.xz no EMA deviates from BF16's by more than
 /// 0.22% in the first 40 steps, but some deviate by 1.2% in the first 60.
 inline constexpr std::size_t kFewestJudgedSteps = 100;
 

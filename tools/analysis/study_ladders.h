@@ -41,7 +41,7 @@ Ladder loss_ladder(const StudyRows& rows, StudyPart part, const std::string& rec
 ///   a fork may end higher than one at a lower rate, which reduces the loss at once. Or
 /// - the rate is higher, and the mean loss is at most `margin` above.
 /// Beyond that, differences between recipes and BF16 are mostly chance, of either sign
-/// (results/h200/study-36m.jsonl at x30).
+/// (results/h200/study-36m.jsonl.xz at x30).
 Ladder bf16_rates(const StudyRows& rows, double margin);
 
 }  // namespace precbench

@@ -34,7 +34,7 @@ struct Scatter {
   double e5m2, floor;  ///< true costs of the controls that must be told apart from their base recipe
   double e4m1;         ///< true cost of the control that must be beyond the bound
 };
-/// Rounded from results/h200/study-36m*.jsonl and results/cpu/study-tiny.jsonl.
+/// Rounded from results/h200/study-36m*.jsonl.xz and results/cpu/study-tiny.jsonl.xz.
 inline constexpr Scatter kOnGpu{"36m on an H200", 1.5e-5, 7e-5, 7e-5, 1e-4, 0.0020, 0.0006, 0.012};
 inline constexpr Scatter kOnCpu{"tiny on a CPU", 5e-5, 3e-4, 6e-4, 5e-4, 0.0011, 0.0007, 0.0095};
 /// Factor by which large harm scatters more between trunks than small differences do.

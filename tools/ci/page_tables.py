@@ -8,8 +8,12 @@ RESULTS = ROOT / "results"
 
 def lines(path):
     """Returns the JSON objects of a file under results/, or of any file if the path is absolute. An .xz file is
-    unpacked."""
-    read = lzma.open(RESULTS / path, "rt") if str(path).endswith(".xz") else open(RESULTS / path)
+    unpacked, also one that is there in place of `path`."""
+    plain, packed = RESULTS / path, RESULTS / f"{path}.xz"
+    if plain.suffix == ".xz" or not plain.exists():
+        read = lzma.open(plain if plain.suffix == ".xz" else packed, "rt")
+    else:
+        read = open(plain)
     with read:
         return [json.loads(line) for line in read]
 

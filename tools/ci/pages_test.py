@@ -70,7 +70,7 @@ class Tables(unittest.TestCase):
         text = SCALING.read_text()
         self.assertIn("| 40,088 (96.9%, 1.00x) |", text)
         wrong = text.replace("| 40,088 (96.9%, 1.00x) |", "| 40,088 (69.9%, 1.00x) |", 1)
-        self.assertRegex("".join(faults_of(SCALING, wrong)), "^results/scaling.md: report h200x4/scaling.jsonl .* --pivot gpus$")
+        self.assertRegex("".join(faults_of(SCALING, wrong)), "^results/scaling.md: report h200x4/scaling.jsonl.xz .* --pivot gpus$")
         self.assertEqual(filled(SCALING, wrong, set(), []), text)
 
     def test_a_changed_forecast_is_found(self):

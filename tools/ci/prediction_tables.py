@@ -265,7 +265,7 @@ def before_measurement():
     documents = json.loads((RESULTS / "predicted/context-grad-sync-h200.json").read_text())
     predicted = {case["id"]: case for document in documents for case in document["cases"]}
     rows = []
-    for record in lines("h200x4/predicted-first/records.jsonl"):
+    for record in lines("h200x4/predicted-first/records.jsonl.xz"):
         case, ms = record["case"], record["timing"]["median_ms"]
         guess = predicted[PREDICTED_AS.get(record["id"], record["id"])]
         low, high = guess["step_ms_80"]
@@ -299,7 +299,7 @@ def predicted_own():
 def predicted_pytorch():
     """The factor of PyTorch stacks, kPytorchFactors of bench/predict/published_prediction.h."""
     ours = {tuple(record["case"].get(name) for name in ("model", "recipe", "gpus", "seq", "parallel", "gather")): record
-            for record in lines("h200x4/scaling.jsonl")}
+            for record in lines("h200x4/scaling.jsonl.xz")}
     rows = []
     for line in lines("h200x4/pytorch.ndjson"):
         if line["model"] != "8b":

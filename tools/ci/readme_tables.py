@@ -4,7 +4,7 @@ Markdown file that git tracks. Two lines mark the place of a table, which is wha
 paths under results/, what `precbench law --table` prints, or one of the tables of page_tables.py and prediction_tables.py, each of which
 must be on at least one page:
 
-  <!-- report h200/single.jsonl --columns tokens/s,speed-up --pivot recipe -->
+  <!-- report h200/single.jsonl.xz --columns tokens/s,speed-up --pivot recipe -->
   <!-- end -->
   <!-- law left-out -->
   <!-- end -->

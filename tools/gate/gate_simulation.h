@@ -33,7 +33,7 @@ class Dice {
 /// that folder, with a trailing slash.
 inline std::vector<std::pair<Record, Record>> committed_repeats(const std::string& results) {
   std::map<std::string, std::vector<Record>> by_id;
-  for (const char* path : {"h200/repeats/once.jsonl", "h200/repeats/again.jsonl", "h200/interleaved"})
+  for (const char* path : {"h200/repeats/once.jsonl.xz", "h200/repeats/again.jsonl.xz", "h200/interleaved"})
     for (const LocatedRecord& located : read_records({results + path}).records)
       if (located.record.status == Status::ok) by_id[located.record.id].push_back(located.record);
   std::vector<std::pair<Record, Record>> repeats;

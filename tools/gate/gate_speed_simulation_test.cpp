@@ -80,7 +80,7 @@ TEST_CASE(
     "[gate][simulation]") {
   Dice dice(3);
   const auto repeats = committed_repeats(kSpeedResults);
-  const auto cpu = committed_samples("cpu/convergence-tiny.jsonl", "cpu");
+  const auto cpu = committed_samples("cpu/convergence-tiny.jsonl.xz", "cpu");
   REQUIRE(cpu.size() == 3);
   int median_missed = 0, tail_missed = 0, between_missed = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
@@ -125,7 +125,7 @@ TEST_CASE(
     quieter.push_back(tiny);
     for (double& step : quieter.back().step_ms) step = 100 + part * (step - 100);
   }
-  const auto cpu = committed_samples("cpu/convergence-tiny.jsonl", "cpu");
+  const auto cpu = committed_samples("cpu/convergence-tiny.jsonl.xz", "cpu");
   const auto repeats = committed_repeats(kSpeedResults);
   const auto few = [&](const SpeedSample& a, const SpeedSample& b) {
     return SpeedPair{drawn(a, count, dice), drawn(b, count, dice)};
@@ -174,14 +174,14 @@ TEST_CASE("gate simulation: more than 99% of 1000 reruns pass", "[gate][simulati
   };
   const auto repeats = committed_repeats(kSpeedResults);
   CHECK(alarms([&] { return repeated_speed(repeats, dice); }) * 100 < kTrials);
-  for (const char* file : {"h200/single.jsonl", "h200x4/scaling.jsonl", "baseline/nvidia-h200.jsonl"})
+  for (const char* file : {"h200/single.jsonl.xz", "h200x4/scaling.jsonl.xz", "baseline/nvidia-h200.jsonl"})
     CHECK(within(committed_samples(file, "cuda")) * 100 < kTrials);
-  CHECK(within(committed_samples("cpu/convergence-tiny.jsonl", "cpu")) * 100 < kTrials);
+  CHECK(within(committed_samples("cpu/convergence-tiny.jsonl.xz", "cpu")) * 100 < kTrials);
 }
 
 TEST_CASE("gate simulation: the two halves of a run are not SLOWER", "[gate][simulation]") {
   int failed = 0, trials = 0;
-  std::vector<SpeedSample> samples = committed_samples("h200/single.jsonl", "cuda");
+  std::vector<SpeedSample> samples = committed_samples("h200/single.jsonl.xz", "cuda");
   const std::vector<SpeedSample> peers = committed_samples("h200/beside-pytorch", "cuda");
   samples.insert(samples.end(), peers.begin(), peers.end());
   for (const SpeedSample& sample : samples) {
@@ -203,7 +203,7 @@ TEST_CASE(
     "[gate][simulation]") {
   Dice dice(11);
   int caught = 0, alone = 0, trials = 0;
-  for (const SpeedSample& sample : committed_samples("h200/single.jsonl", "cuda")) {
+  for (const SpeedSample& sample : committed_samples("h200/single.jsonl.xz", "cuda")) {
     const auto statistics = sample_statistics(sample.step_ms);
     if (statistics->iqr() / statistics->median > 0.006) continue;  // quiet: an IQR of at most 0.6%
     for (int repeat = 0; repeat < 50; ++repeat, ++trials) {

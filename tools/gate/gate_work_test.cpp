@@ -125,7 +125,7 @@ TEST_CASE("answers: schema 1 baselines are matched by their fields", "[gate]") {
 
 TEST_CASE("judge: a schema 1 record without RoPE scaling is not compared with a model that has it",
           "[gate]") {
-  const RecordSet old = committed("h200x4/scaling.jsonl", "llama3.2-1b");
+  const RecordSet old = committed("h200x4/scaling.jsonl.xz", "llama3.2-1b");
   const GateResult result = judge(old, of_today(old, kStretched), memory_only());
   CHECK(result.exit_status() == 3);
   CHECK(contains(result.cases.at(0).metrics.at(0).reason,

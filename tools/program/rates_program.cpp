@@ -65,7 +65,7 @@ CLI::App* add_rates_command(CLI::App& app, RatesCommand& command) {
       "\n"
       "Examples:\n"
       "  precbench sweep --config bench/sweeps/rates.toml\n"
-      "  precbench rates out/rates results/h200/single.jsonl");
+      "  precbench rates out/rates results/h200/single.jsonl.xz");
   sub->add_option("PATH", command.paths,
                   "record files (.jsonl, .jsonl.xz), folders of them, or - for standard input")
       ->required()

@@ -162,7 +162,7 @@ TEST_CASE("speed section: SOL measured uses the best rates of all cases", "[sect
 }
 
 TEST_CASE("analyze: committed records suffice for SOL measured", "[sections]") {
-  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"});
   const ReportInput input = make_input(set);
   for (const Group& group : input.machines.at(0).analysis.groups)
     for (const Row& row : group.rows)

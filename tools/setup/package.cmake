@@ -11,9 +11,9 @@ install(FILES ${baselines} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/baseli
 # Speeds of current code; `advise` finds them beside the program, in a build folder by links. What studies found is in the program itself
 # (results/law/evidence.csv).
 file(GLOB advice_records CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/results
-     ${CMAKE_SOURCE_DIR}/results/h*/single.jsonl ${CMAKE_SOURCE_DIR}/results/h*/scaling.jsonl
-     ${CMAKE_SOURCE_DIR}/results/h*/delayed-speed.jsonl ${CMAKE_SOURCE_DIR}/results/h*/moe-*.jsonl
-     ${CMAKE_SOURCE_DIR}/results/h*/beside-pytorch/records.jsonl ${CMAKE_SOURCE_DIR}/results/h*/fsdp-*/records.jsonl)
+     ${CMAKE_SOURCE_DIR}/results/h*/single.jsonl.xz ${CMAKE_SOURCE_DIR}/results/h*/scaling.jsonl.xz
+     ${CMAKE_SOURCE_DIR}/results/h*/delayed-speed.jsonl.xz ${CMAKE_SOURCE_DIR}/results/h*/moe-*.jsonl.xz
+     ${CMAKE_SOURCE_DIR}/results/h*/beside-pytorch/records.jsonl.xz ${CMAKE_SOURCE_DIR}/results/h*/fsdp-*/records.jsonl.xz)
 file(REMOVE_RECURSE ${CMAKE_BINARY_DIR}/share/precbench/records)
 foreach(records ${advice_records})
   get_filename_component(folder ${records} DIRECTORY)
