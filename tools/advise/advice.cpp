@@ -61,16 +61,18 @@ struct Change {
   std::string recipe;
 };
 
-/// Returns the nearest number of tokens, to two digits, with another answer than `own`; null between 1B and 100T.
+/// Returns the nearest number of tokens, to two digits, with another answer than `own`; null within a factor of 100, between 1B and
+/// 100T.
 template <typename Answer>
 std::optional<Change> first_change(const std::string& own, double tokens, bool longer, const Answer& answer) {
-  constexpr double kStep = 1.3, kLeast = 1e9, kMost = 1e14;
+  constexpr double kStep = 1.3, kLeast = 1e9, kMost = 1e14, kFar = 100;
   const auto rounded = [](double value) {
     const double unit = std::pow(10, std::floor(std::log10(value)) - 1);
     return std::round(value / unit) * unit;
   };
   double same = tokens;
-  for (double other = longer ? tokens * kStep : tokens / kStep; longer ? other <= kMost : other >= kLeast;
+  for (double other = longer ? tokens * kStep : tokens / kStep;
+       longer ? other <= std::min(kMost, kFar * tokens) : other >= std::max(kLeast, tokens / kFar);
        other = longer ? other * kStep : other / kStep) {
     if (answer(other) == own) {
       same = other;

@@ -53,6 +53,7 @@ Json row_json(const AdviceRow& row, const Advice& advice) {
           {"speedup", interval(row.speed.speedup)},
           {"peak_bytes", number(row.speed.peak_bytes)},
           {"fits", row.speed.fits},
+          {"runs", row.speed.runs},
           {"dollars_per_billion_tokens", number(advice.dollars(row.speed))},
           {"kwh_per_billion_tokens", number(Advice::kilowatt_hours(row.speed))},
           {"run", cost_json(advice.cost(row.speed))},

@@ -90,6 +90,9 @@ std::string run_words(const Advice& advice) {
                      ratio_words(advice.horizon / advice.run.parameters));
 }
 
+/// Returns a break-even gap; that of a recipe that is no faster is not above 0.
+std::string break_even_words(double gap) { return gap > 0 ? fmt::format("{:.4f}", gap) : "never"; }
+
 /// Returns what a row costs, by which evidence, and up to what gap it pays.
 std::string price_sentence(const AdviceRow& row, const Advice& advice) {
   const LossPrice& price = *row.price;
@@ -99,8 +102,8 @@ std::string price_sentence(const AdviceRow& row, const Advice& advice) {
           ? fmt::format("it cost {} nats in a study of this model at {} tokens per parameter ({})", gap,
                         ratio_words(price.measured->tokens_per_parameter), price.measured->records)
           : fmt::format("it should cost {} nats (80%, law of the loss gap, {})", gap, price.evidence_words());
-  return fmt::format("Served in {}, {}. It pays below {:.4f}.", served_words(advice.run.serving), cost,
-                     row.break_even->mean);
+  return fmt::format("Served in {}, {}. It pays below {}.", served_words(advice.run.serving), cost,
+                     break_even_words(row.break_even->mean));
 }
 
 /// Returns why rows beside BF16 are no candidates: "Known to fail: a. Emulated: b."
@@ -161,8 +164,9 @@ std::string sensitivity_words(const Advice& advice) {
   std::vector<std::string> changes;
   for (const OtherAnswer& one : advice.sensitivity)
     changes.push_back(fmt::format("{} {}", one.recipe, one.change));
-  return changes.empty() ? "Changes: none found from 1B to 100T tokens, in either deployment."
-                         : fmt::format("Changes: {}.", fmt::join(changes, "; "));
+  return changes.empty()
+             ? "Changes: none found up to a hundredth or a hundred times as many tokens, in either deployment."
+             : fmt::format("Changes: {}.", fmt::join(changes, "; "));
 }
 
 /// Returns the texts, wrapped, one after the other.
@@ -220,7 +224,7 @@ std::string price_columns(const Advice& advice, const Screen& screen) {
                           : row.diverged ? "diverged"
                           : row.price    ? row.price->evidence_words()
                                          : "none",
-                          row.break_even ? fmt::format("{:.4f}", row.break_even->mean) : "-",
+                          row.break_even ? break_even_words(row.break_even->mean) : "-",
                           row.equal_loss ? factor(*row.equal_loss) : "-"});
   }
   return table.rows.empty() ? "" : "\n" + render_term(table, screen);
@@ -240,7 +244,7 @@ std::string choice_columns(const Advice& advice, const Screen& screen) {
                    number_column("to equal loss", kKeyRank)};
   for (const HorizonChoice& one : advice.choices)
     table.rows.push_back({token_words(one.tokens), one.recipe, one.best, nats(one.gap),
-                          fmt::format("{:.4f}", one.break_even), factor(one.equal_loss)});
+                          break_even_words(one.break_even), factor(one.equal_loss)});
   return "\n" + render_term(table, screen);
 }
 

@@ -1,4 +1,5 @@
 // Tests the command from end to end, on the records that come with the program.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "kernels/testing/catch.h"
@@ -151,7 +152,9 @@ TEST_CASE("advise: the setting of every recipe fits and has as many tokens per s
       CHECK(row.at("fits") == true);
       CHECK(row.at("peak_bytes") <= json.at("case_bytes"));
       const Json& setting = row.at("setting");
-      const double own = setting.at("batch").get<double>() * setting.at("accumulation").get<double>();
+      double own = setting.at("batch").get<double>() * setting.at("accumulation").get<double>();
+      for (const char* ranks : {"tensor", "pipeline", "context"})
+        if (setting.contains(ranks)) own /= setting.at(ranks).get<double>();
       if (tokens > 0) CHECK(own == tokens);
       tokens = own;
     }
@@ -201,6 +204,80 @@ TEST_CASE("advise: ranks that share sequences have more of them and the sweep th
   CHECK(contains(shared, "--reshard off"));
 }
 
+TEST_CASE("advise: large models and experts get layouts of ranks, which it says it only predicts",
+          "[advise]") {
+  const Json dense =
+      advise_json("--model llama3.1-405b --gpus 1024 --gpu h100 --tokens 15T --recipe tensorwise");
+  const Json& setting = dense.at("recommended").at("setting");
+  CHECK(dense.at("recommended").at("recipe") == "tensorwise");
+  CHECK(setting.at("tensor").get<int>() * setting.at("pipeline").get<int>() > 1);
+  CHECK(dense.at("recommended").at("runs") == false);
+  CHECK(contains(dense.at("notes").dump(), "precbench plan searches more"));
+  // What measures it runs on four GPUs.
+  for (const std::string command : dense.at("measure")) {
+    CHECK(contains(command, "--gpus 4"));
+    CHECK_FALSE(contains(command, "--tensor"));
+    CHECK_FALSE(contains(command, "--pipeline"));
+  }
+  const Json experts = advise_json("--model qwen3-30b-a3b --gpus 8 --gpu b200 --tokens 1T --recipe mxfp8");
+  CHECK(row_of(experts, "mxfp8")->at("setting").at("ep").get<int>() > 1);
+  const Json given =
+      advise_json("--model llama3.1-70b --gpus 64 --gpu h100 --tokens 1T --recipe tensorwise --tensor 8");
+  for (const Json& row : given.at("rows")) CHECK(row.at("setting").at("tensor") == 8);
+}
+
+TEST_CASE("advise: the commands that measure run and fit", "[advise]") {
+  for (const char* question : {"--model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T",
+                               "--model llama3.1-405b --gpus 1024 --gpu h100 --tokens 15T",
+                               "--model qwen3-30b-a3b --gpus 8 --gpu b200 --tokens 1T",
+                               "--model llama3.1-8b --gpus 1 --gpu h100 --tokens 100M",
+                               "--model smollm2-135m --gpus 1 --gpu h100 --tokens 2T"}) {
+    INFO(question);
+    const Json json = advise_json(question);
+    const Json& commands = json.at("measure");
+    REQUIRE_FALSE(commands.empty());
+    CHECK(commands.size() <= 2);
+    const std::string sweep = commands.at(0), wanted = json.at("best").is_null()
+                                                           ? json.at("recommended").at("recipe")
+                                                           : json.at("best");
+    INFO(sweep);
+    CHECK(contains(sweep, wanted));
+    CHECK(sweep.starts_with("precbench sweep --model "));
+    const std::string on = contains(question, "b200") ? "b200" : "h100-sxm";
+    std::string flags = sweep.substr(std::string("precbench sweep").size());
+    flags.erase(flags.find(" --out "));
+    const Answer dry =
+        output_of(PRECBENCH_BINARY_DIR "/precbench sweep --dry-run --json --device cuda --on " + on +
+                  (contains(sweep, "nvfp4") ? " --steps 100" : "") + flags + " 2> /dev/null");
+    INFO(dry.text);
+    REQUIRE(dry.status == 0);
+    for (const Json& one : Json::parse(dry.text).at("cases")) CHECK(one.at("fits") == "yes");
+    if (commands.size() > 1) {
+      const std::string study = commands.at(1);
+      CHECK(contains(study, "precbench study --model "));
+      CHECK(contains(study, "--recipe " + wanted));
+      CHECK(contains(study, "--data TEXT"));
+    }
+  }
+}
+
+TEST_CASE("advise: the answer stands in 12 lines of 80 columns", "[advise]") {
+  for (const char* question :
+       {"--model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T --price 2.5",
+        "--model qwen3-30b-a3b --gpus 8 --gpu b200",
+        "--model llama3.1-405b --gpus 1024 --gpu h100 --tokens 15T --price 2",
+        "--model 125m --gpu a100-sxm-80gb", "--model llama3.1-8b --gpus 1 --gpu rtx-4090 --tokens 100M",
+        "--model smollm2-135m --gpu h100 --tokens 2T",
+        "--model qwen3-0.6b --gpus 8 --gpu h100 --tokens 100M --price 2.5"}) {
+    const std::string text = advise(question).text;
+    INFO(text);
+    const std::string answer = text.substr(0, text.find("\n\n"));
+    CHECK(std::count(answer.begin(), answer.end(), '\n') < 12);
+    CHECK(contains(answer, " GPU-hours"));
+    CHECK(longest_line(text) <= 80);
+  }
+}
+
 TEST_CASE("advise: the deployment changes the price", "[advise]") {
   const std::string run = "--model llama3.1-8b --gpus 4 --gpu h200 --seq 4096 --tokens 15T";
   const Json in_bf16 = advise_json(run), in_recipe = advise_json(run + " --serve recipe");
@@ -228,9 +305,6 @@ TEST_CASE("advise: bad input is one line and status 2", "[advise]") {
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --seq 1024,2048"),
                  "--seq: advise takes one value, not 1024,2048"));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --lr 1"), "--lr: does not matter to advise"));
-  CHECK(contains(
-      refusal("--model llama3.1-8b --gpu h200 --tensor 2"),
-      "--tensor (--tp): advise chooses among cases that can run; sweep --dry-run --on MACHINE predicts"));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --recipe nosuch"), "nosuch"));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --records nowhere"), "nowhere"));
 }

@@ -38,6 +38,7 @@ struct RecipeSetting {
   double peak_bytes = 0;   ///< of the rank that needs most; without a setting the least of those tried
   std::string reason{};    ///< why there is none
   bool too_large = false;  ///< every setting needs more memory
+  bool runs = true;        ///< precbench runs it; false: it only predicts such layouts
 };
 
 struct AdviseHost {
@@ -64,7 +65,8 @@ struct AdviseHost {
     Words given;                       ///< fields that the search may not change
     std::vector<std::string> recipes;  ///< "bf16" first
     std::string gpu;
-    std::int64_t bytes = 0;  ///< that a case may need
+    std::int64_t bytes = 0;      ///< that a case may need
+    bool runnable_only = false;  ///< no layouts that precbench only predicts
   };
   /// Returns the best setting of each recipe, in their order, at equal tokens per optimizer step. Empty if no rates
   /// of such GPUs are known. May be empty.

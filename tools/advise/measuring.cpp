@@ -67,6 +67,10 @@ Json smaller_setting(const Advice& advice, const AdviseHost& host, AdviseHost::W
   for (const std::string field :
        {"model", "seq", "master", "moments", "second_moment", "weights", "grads", "optimizer", "lora_rank"})
     if (const std::string value = text_at(setting, field.c_str()); !value.empty()) words[field] = value;
+  for (const char* field : {"tensor", "pipeline", "virtual_stages", "micro_batches", "shard_optimizer",
+                            "overlap", "ep", "shard_group", "slots", "exchange"})
+    words.erase(field);
+  if (words.contains("parallel") && words["parallel"] == "hsdp") words["parallel"] = "fsdp";
   const double gpus = std::min(kMeasuredGpus, advice.gpus());
   words["gpus"] = fmt::format("{:.0f}", gpus);
   if (words.contains("context") && parse_number<double>(words["context"]).value_or(gpus) > gpus)
@@ -78,7 +82,7 @@ Json smaller_setting(const Advice& advice, const AdviseHost& host, AdviseHost::W
     try {
       std::vector<Json> settings;
       for (const RecipeSetting& one :
-           host.best_settings({words, {"bf16", recipe}, advice.speeds.gpu.name, limit}))
+           host.best_settings({words, {"bf16", recipe}, advice.speeds.gpu.name, limit, true}))
         settings.push_back(one.fields);
       std::reverse(settings.begin(), settings.end());
       if (const Json found = common_setting(host, settings, recipe, limit); !found.is_null()) return found;

@@ -236,7 +236,7 @@ class TableBuilder {
     const bool has_bf16 = !settings.empty() && !settings.front().fields.is_null();
     if (!words.contains("batch")) words["batch"] = "1";
     table_.setting = has_bf16 ? settings.front().fields : host_.case_of(words);
-    table_.bf16_counts = host_.dry_run(table_.setting);
+    table_.bf16_counts = counts_of(table_.setting);
     if (!has_bf16 && table_.bf16_counts.status != Status::ok)
       throw InvalidInput(table_.bf16_counts.error.value_or("the case cannot run"));
     if (!settings.empty()) return;
@@ -253,6 +253,7 @@ class TableBuilder {
       row.fields = one.fields;
       if (one.peak_bytes > 0) row.peak_bytes = one.peak_bytes;
       row.fits = !one.too_large;
+      row.runs = one.runs;
       if (one.too_large && (!table_.least_bytes || one.peak_bytes < *table_.least_bytes))
         table_.least_bytes = one.peak_bytes;
       if (one.fields.is_null()) {
@@ -265,6 +266,19 @@ class TableBuilder {
       }
       table_.rows.push_back(std::move(row));
     }
+  }
+
+  /// Returns the dry run of a setting; of one that precbench only predicts, that of the same model with data parallelism.
+  Record counts_of(const Json& setting) const {
+    Record counts = host_.dry_run(setting);
+    if (counts.status == Status::ok) return counts;
+    AdviseHost::Words words;
+    for (const char* field : {"model", "layers", "gpus", "seq"})
+      if (const std::string value = text_at(setting, field); !value.empty()) words[field] = value;
+    words["parallel"] = "fsdp", words["batch"] = "1", words["device"] = "cuda";
+    if (words["gpus"] == "1") words.erase("parallel");
+    const Record plain = host_.dry_run(host_.case_of(words));
+    return plain.status == Status::ok ? plain : counts;
   }
 
   /// Looks for adapters (LoRA) on weights that are as exact as fit.
@@ -444,6 +458,10 @@ class TableBuilder {
       return row.source == SpeedSource::predicted && row.tokens_per_s;
     });
     if (!any) return;
+    if (std::any_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) { return !row.runs; }))
+      table_.notes.push_back(
+          "Layouts with tensor or pipeline ranks are predicted for programs that have them; precbench does not run them. "
+          "All recipes take BF16's ranks, found among a few of all layouts: precbench plan searches more.");
     table_.notes.push_back(fmt::format(
         "Predicted by the cost model for {} from its peaks, its network and measured rates of ops, "
         "as sweep --dry-run --on does; intervals hold in 80% of cases.",
@@ -515,10 +533,12 @@ std::string setting_words(const Json& setting) {
   if (const std::string more = text_at(setting, "accumulation"); !more.empty() && more != "1")
     words += " x " + more;
   if (text_at(setting, "gpus") != "1") words += ", " + text_at(setting, "parallel");
-  for (const auto& [key, usual] : {std::pair("recompute", "none"), std::pair("layers", "all"),
-                                   std::pair("ep", "1"), std::pair("context", "1")})
+  for (const auto& [key, usual] :
+       {std::pair("recompute", "none"), std::pair("layers", "all"), std::pair("tensor", "1"),
+        std::pair("pipeline", "1"), std::pair("virtual_stages", "1"), std::pair("ep", "1"),
+        std::pair("context", "1")})
     if (const std::string value = text_at(setting, key); !value.empty() && value != usual && value != "0")
-      words += fmt::format(", {} {}", key, value);
+      words += fmt::format(", {} {}", key == std::string("virtual_stages") ? "virtual stages" : key, value);
   return words + fmt::format(", master {}, moments {}, gradients {}", text_at(setting, "master"),
                              text_at(setting, "moments"), text_at(setting, "grads"));
 }

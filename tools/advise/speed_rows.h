@@ -37,6 +37,7 @@ struct SpeedRow {
   std::optional<double> joules_per_token{};  ///< GPU boards, all GPUs together
   std::optional<double> peak_bytes{};        ///< largest peak of any GPU
   bool fits = true;                          ///< also if the GPU's memory is unknown
+  bool runs = true;                          ///< precbench runs the setting; false: it only predicts it
   nlohmann::ordered_json fields{};  ///< the whole case, in the recipe's own setting; null if there is none
   std::string no_speed{};                    ///< why tokens_per_s is unknown
 

@@ -26,11 +26,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Fields whose value changes memory or speed and that a user may fix; without them, advise chooses.
-constexpr const char* kFields[] = {
-    "model",    "layers",      "recipe",        "seq",       "batch",   "accumulation", "gpus",
-    "parallel", "shard_group", "context",       "gather",    "reshard", "grad_sync",    "recompute",
-    "master",   "moments",     "second_moment", "weights",   "grads",   "optimizer",    "routing",
-    "ep",       "exchange",    "lora_rank",     "lora_alpha"};
+constexpr const char* kFields[] = {"model",           "layers",       "recipe",   "seq",
+                                   "batch",           "accumulation", "gpus",     "parallel",
+                                   "shard_group",     "context",      "gather",   "reshard",
+                                   "grad_sync",       "recompute",    "master",   "moments",
+                                   "second_moment",   "weights",      "grads",    "optimizer",
+                                   "routing",         "ep",           "exchange", "lora_rank",
+                                   "lora_alpha",      "tensor",       "pipeline", "virtual_stages",
+                                   "shard_optimizer", "overlap"};
 /// Fields whose help shows no default: matching records or advise choose them. The model must be given.
 constexpr const char* kChosen[] = {"model",   "recipe",        "seq",     "batch", "parallel",  "master",
                                    "moments", "second_moment", "weights", "grads", "optimizer", "gather"};
@@ -151,11 +154,6 @@ int advise(const AdviseCommand& command) {
   AdviseOptions options = command.options;
   for (const auto& [name, words] : command.axes) {
     const Field& field = *find_field(name);
-    if (is_layout_field(name))
-      throw InvalidInput(
-          fmt::format("{}: advise chooses among cases that can run; sweep --dry-run --on MACHINE predicts "
-                      "tensor and pipeline parallelism",
-                      names_of_flag(field)));
     if (!is_one_of(kFields, name))
       throw InvalidInput(fmt::format("{}: does not matter to advise", names_of_flag(field)));
     if (name == "recipe")
