@@ -227,6 +227,11 @@ void warn_of_commas(const SweepCommand& command, const SweepFile& file) {
 SweepCommand for_named_gpu(SweepCommand command) {
   if (command.json && !command.dry_run)
     throw InvalidInput("--json: needs --dry-run; the records of a sweep are JSON already");
+  if (!command.stack.empty()) {
+    find_stack(command.stack);
+    if (command.on.empty() || !command.dry_run)
+      throw InvalidInput(fmt::format("--stack: {}: its speed is predicted: add --dry-run --on MACHINE", command.stack));
+  }
   if (command.gpu.empty() && command.on.empty()) return command;
   if (!command.gpu.empty() && !command.on.empty())
     throw InvalidInput("--gpu: --on names the GPU already; give one of them");
@@ -250,7 +255,9 @@ SweepCommand for_named_gpu(SweepCommand command) {
 
 /// Prints the dry run of a grid. Returns false if no case can run.
 bool predict_and_print(const std::vector<Plan>& grid, const SweepCommand& command) {
-  if (!command.on.empty()) return print_predictions(grid, CostModel(find_machine(command.on)), command.json);
+  if (!command.on.empty())
+    return print_predictions(grid, CostModel(find_machine(command.on)), command.json,
+                             command.stack.empty() ? Stack::precbench : find_stack(command.stack));
   const bool on_gpu = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
   const std::optional<MemoryLimit> limit = on_gpu ? find_memory_limit(command.gpu) : std::nullopt;
   return command.json ? print_dry_run_json(grid, limit) : print_dry_run(grid, limit);
@@ -354,6 +361,11 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
   sub->add_option("--on", command.on,
                   "machine of a dry run that predicts speeds: h100-sxm, gb200-nvl72, ... or a machine file")
       ->type_name("NAME|FILE.json")
+      ->check(not_empty)
+      ->group("Sweep");
+  sub->add_option("--stack", command.stack,
+                  "training software whose predicted speed stands beside ours, with --on: pytorch, megatron")
+      ->type_name("NAME")
       ->check(not_empty)
       ->group("Sweep");
   sub->add_flag("--json", command.json, "output of --dry-run as JSON")->group("Sweep");

@@ -34,6 +34,7 @@ struct SweepCommand {
   bool dry_run = false;
   std::string gpu;    ///< GPU that a dry run plans for; empty: this machine's
   std::string on;     ///< machine whose steps a dry run predicts: a preset or a file; empty: none
+  std::string stack;  ///< whose speed stands beside ours (stack_factor.h); empty: ours alone
   bool json = false;  ///< output of a dry run as JSON
   SweepOptions options;
 };

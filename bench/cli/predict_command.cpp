@@ -12,16 +12,20 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/predict/own_prediction.h"
 #include "bench/predict/published_prediction.h"
+#include "bench/predict/stack_evidence.h"
 #include "bench/process/standard_error.h"
 #include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "results/record/compressed.h"
+#include "results/record/statistics.h"
 #include "results/record/step_time.h"
 #include "results/text/lines.h"
 #include "results/text/table.h"
@@ -162,6 +166,21 @@ void print_worst(std::vector<OwnPrediction> steps) {
   print_table(table);
 }
 
+/// Returns the exit status.
+int write_text(const std::string& path, const std::string& text) {
+  errno = 0;
+  std::ofstream file(path);
+  file << text;
+  if (file.flush()) return 0;
+  log_line(fmt::format("precbench: --out: cannot write {}: {}", path, error_text(errno ? errno : EIO)));
+  return 1;
+}
+
+std::vector<double> sorted(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
 int predict_steps(const PredictCommand& command) {
   refuse_compressed(command.records, "precbench predict -");
   const RecordSet set = read_records(command.records);
@@ -183,6 +202,66 @@ int predict_steps(const PredictCommand& command) {
   for (const OwnPrediction& step : predictions.steps) lines.push_back(step_json(step));
   lines.push_back(errors_json(groups));
   return write_lines(command.out, lines);
+}
+
+/// Comparisons of one stack that are judged together, with factors from elsewhere.
+struct StackGroup {
+  std::set<std::string> sources;
+  std::vector<double> errors, widths;  ///< relative; of the 80% interval, half
+  int inside = 0;
+};
+
+/// Prints how far off factors are without their source, or without their model.
+void print_held_out(const char* title, const std::vector<StackEvidence>& evidence,
+                    const std::vector<HeldOutFactor>& held_out, StackFactor HeldOutFactor::*left_out) {
+  std::map<std::string, StackGroup> groups;
+  for (std::size_t i = 0; i < evidence.size(); ++i) {
+    const StackEvidence& e = evidence[i];
+    StackFactor factor = held_out[i].*left_out;
+    const double compared = e.theirs / e.ours, error = factor.factor / compared - 1;
+    factor.log_error = std::hypot(factor.log_error, e.log_error);
+    StackGroup& group = groups[fmt::format("{}, {}{}", name_of(e.stack), e.setting.experts ? "experts, " : "",
+                                           e.speedup ? "speed-up" : "tokens/s")];
+    group.sources.insert(e.source);
+    group.errors.push_back(std::abs(error));
+    group.widths.push_back((factor.high() - factor.low()) / 2 / factor.factor);
+    group.inside += factor.low() <= compared && compared <= factor.high();
+  }
+  Table table = table_of(title, {"comparisons", "sources", "median error", "worst", "inside 80% interval", "half-width"});
+  for (auto& [name, group] : groups)
+    table.rows.push_back({name, std::to_string(group.errors.size()), std::to_string(group.sources.size()),
+                          relative_text(quantile(sorted(group.errors), 0.5), false),
+                          relative_text(*std::max_element(group.errors.begin(), group.errors.end()), false),
+                          std::to_string(group.inside), relative_text(quantile(sorted(group.widths), 0.5), false)});
+  print_table(table);
+}
+
+/// Writes the file of stack factors with a line for each element of its lists. Returns the exit status.
+int write_stacks(const std::string& path, const nlohmann::ordered_json& json) {
+  std::string text = "{\n";
+  for (const auto& [key, value] : json.items()) {
+    text += fmt::format("{}  \"{}\": ", text.size() > 2 ? ",\n" : "", key);
+    if (!value.is_array()) {
+      text += value.dump();
+      continue;
+    }
+    text += '[';
+    for (std::size_t i = 0; i < value.size(); ++i)
+      text += fmt::format("{}\n    {}", i ? "," : "", value[i].dump());
+    text += "\n  ]";
+  }
+  return write_text(path, text + "\n}\n");
+}
+
+int predict_stacks(const PredictCommand& command) {
+  std::vector<StackEvidence> evidence = measured_stacks(command.records);
+  for (StackEvidence& e : published_stacks(read_points(command.published))) evidence.push_back(std::move(e));
+  const StackSpreads spreads = fit_spreads(evidence, first_spreads());
+  const std::vector<HeldOutFactor> held_out = held_out_factors(evidence, spreads);
+  fmt::print("{}\n\n", plural(evidence.size(), "comparison"));
+  print_held_out("without its source", evidence, held_out, &HeldOutFactor::without_source);
+  print_held_out("without its model", evidence, held_out, &HeldOutFactor::without_model);
+  return command.out.empty() ? 0 : write_stacks(command.out, stacks_json(evidence, spreads, held_out));
 }
 
 int predict_points_of(const PredictCommand& command) {
@@ -207,12 +286,9 @@ int predict_points_of(const PredictCommand& command) {
 
 int write_lines(const std::string& path, const std::vector<nlohmann::ordered_json>& lines) {
   if (path.empty()) return 0;
-  errno = 0;
-  std::ofstream file(path);
-  for (const nlohmann::ordered_json& line : lines) file << line.dump() << '\n';
-  if (file.flush()) return 0;
-  log_line(fmt::format("precbench: --out: cannot write {}: {}", path, error_text(errno ? errno : EIO)));
-  return 1;
+  std::string text;
+  for (const nlohmann::ordered_json& line : lines) text += line.dump() + '\n';
+  return write_text(path, text);
 }
 
 CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
@@ -222,24 +298,34 @@ CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
       "Predicts each step on its machine with the cost model of sweep --dry-run --on, from the rates of steps measured "
       "with precbench.\n"
       "For a record, rates of its own model in its own recipe are left out.\n"
-      "Published points set the width of the intervals and no other number. No GPU is needed.\n"
+      "Published points set the width of the intervals and no other number of our steps. With --stacks, they and records "
+      "beside the lines of tools/pytorch_baseline give the speed of other training software over ours (sweep --stack). No GPU "
+      "is needed.\n"
       "\n"
       "Examples:\n"
       "  precbench predict --published results/published/points.json\n"
-      "  precbench predict results/h200/single.jsonl.xz results/h200x4/scaling.jsonl.xz");
+      "  precbench predict results/h200/single.jsonl.xz results/h200x4/scaling.jsonl.xz\n"
+      "  precbench predict --stacks --published results/published/points.json results/h200/beside-pytorch");
   sub->add_option("PATH", command.records,
                   "record files (.jsonl, .jsonl.xz), folders of them, or - for standard input")
       ->type_name("");
   sub->add_option("--published", command.published,
                   "file of published points, as results/published/points.json")
       ->type_name("FILE");
+  sub->add_flag("--stacks", command.stacks,
+                "speed of PyTorch and Megatron over ours, from --published and from records with pytorch.ndjson beside them");
   sub->add_option("--out", command.out,
-                  "file of predictions, a JSON line for each point or step; default: none")
+                  "file of predictions, a JSON line for each point or step, or of factors with --stacks; default: none")
       ->type_name("FILE");
   return sub;
 }
 
 int predict(const PredictCommand& command) {
+  if (command.stacks) {
+    if (command.published.empty() || command.records.empty())
+      throw InvalidInput("--stacks: takes both --published FILE and record files");
+    return predict_stacks(command);
+  }
   if (command.published.empty() == command.records.empty())
     throw InvalidInput("predict: takes either --published FILE or record files");
   return command.published.empty() ? predict_steps(command) : predict_points_of(command);

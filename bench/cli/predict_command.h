@@ -14,6 +14,7 @@ namespace precbench {
 struct PredictCommand {
   std::string published;             ///< file of points; empty: records
   std::vector<std::string> records;  ///< files and folders; empty: published points
+  bool stacks = false;               ///< compares other software with our step, in both
   std::string out;                   ///< file of predictions, a line for each point or step; empty: none
 };
 

@@ -85,6 +85,40 @@ CasePrediction predict_case(const Plan& plan, const CostModel& model) {
   return p;
 }
 
+SpeedUp with_error(double value, double log_error) {
+  const double width = std::exp(kInterval80 * log_error);
+  return {value, value / width, value * width};
+}
+
+/// Predicts the stack's step of each case, and its speed-up over that of `bases`, by case (its own place: none).
+void predict_stack(const std::vector<Plan>& grid, const std::vector<std::size_t>& bases, const Machine& machine,
+                   Stack stack, std::vector<CasePrediction>& predictions) {
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    CasePrediction& p = predictions[i];
+    if (!p.step) continue;
+    const StackSetting setting = stack_setting(grid[i], machine, p.step->seconds);
+    StackPrediction& of = p.stack.emplace();
+    of.factor = stack_factor(stack, setting);
+    of.no_evidence = of.factor.no_evidence;
+    of.tokens_per_s =
+        with_error(p.tokens_per_s * of.factor.factor, std::hypot(p.step->log_error, of.factor.log_error));
+    if (!p.over_bf16) continue;
+    const std::size_t base = bases[i];
+    if (base == i) {
+      of.over_bf16 = *p.over_bf16;
+      continue;
+    }
+    const StepEstimate& bf16 = *predictions[base].step;
+    const StackFactor factor =
+        stack_speedup_factor(stack, setting, stack_setting(grid[base], machine, bf16.seconds));
+    of.over_bf16 = with_error(p.over_bf16->ratio * factor.factor,
+                              std::hypot(speedup_log_error(*p.step, bf16), factor.log_error));
+    for (const std::string& line : factor.no_evidence)
+      if (std::find(of.no_evidence.begin(), of.no_evidence.end(), line) == of.no_evidence.end())
+        of.no_evidence.push_back(line);
+  }
+}
+
 /// Returns the milliseconds that waits for the collectives of each axis take.
 std::map<std::string, double> exposed_ms(const CasePrediction& p) {
   std::map<std::string, double> sums;
@@ -102,6 +136,17 @@ std::vector<std::pair<std::string, double>> class_ms(const StepTime& time) {
     if (const double seconds = time.class_seconds[static_cast<std::size_t>(i)]; seconds > 0)
       classes.emplace_back(name_of(static_cast<OpClass>(i)), 1e3 * seconds);
   return classes;
+}
+
+Json stack_json(const StackPrediction& stack) {
+  const SpeedUp &speed = stack.tokens_per_s, over = stack.over_bf16.value_or(SpeedUp{});
+  return {{"factor", stack.factor.factor},
+          {"factor_80", {stack.factor.low(), stack.factor.high()}},
+          {"tokens_per_s", speed.ratio},
+          {"tokens_per_s_80", {speed.low, speed.high}},
+          {"over_bf16", stack.over_bf16 ? Json(over.ratio) : Json()},
+          {"over_bf16_80", stack.over_bf16 ? Json{over.low, over.high} : Json()},
+          {"no_evidence", stack.no_evidence}};
 }
 
 Json case_json(const Plan& plan, const CasePrediction& p, const CaseLabels& labels) {
@@ -137,6 +182,7 @@ Json case_json(const Plan& plan, const CasePrediction& p, const CaseLabels& labe
   if (!p.stages.empty()) json["bubble_ms"] = 1e3 * p.bubble_seconds;
   json["stragglers_ms"] = straggler_ms(step);
   json["borrowed_share"] = step.borrowed_share();
+  if (p.stack) json["stack"] = stack_json(*p.stack);
   return json;
 }
 
@@ -147,7 +193,7 @@ std::vector<std::string> labels_of(const Plan& plan, const CaseLabels& labels) {
 }
 
 void print_speeds(const std::vector<Plan>& grid, const std::vector<CasePrediction>& predictions,
-                  const CaseLabels& labels, const Screen& screen) {
+                  const CaseLabels& labels, Stack stack, const Screen& screen) {
   Table table;
   for (const Field* field : labels.fields()) table.columns.push_back(name_column(field->name));
   for (const auto& [title, rank] :
@@ -159,6 +205,10 @@ void print_speeds(const std::vector<Plan>& grid, const std::vector<CasePredictio
                                                           {"TFLOP/s per GPU", kDetailRank},
                                                           {"over bf16 (80%)", kKeyRank - 1}})
     table.columns.push_back(number_column(title, rank));
+  if (stack != Stack::precbench) {
+    table.columns.push_back(number_column(fmt::format("{} tokens/s (80%)", name_of(stack)), kKeyRank - 1));
+    table.columns.push_back(number_column(fmt::format("{} over bf16 (80%)", name_of(stack)), kKeyRank));
+  }
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const CasePrediction& p = predictions[i];
     std::vector<std::string> row = labels_of(grid[i], labels);
@@ -170,6 +220,12 @@ void print_speeds(const std::vector<Plan>& grid, const std::vector<CasePredictio
                              fmt::format("{}-{}", ms_text(1e3 * step.low()), ms_text(1e3 * step.high())),
                              with_commas(p.tokens_per_s), fmt::format("{:.0f}", p.tflops_per_gpu),
                              p.over_bf16 ? speedup_text(*p.over_bf16) : "-"});
+      if (p.stack) {
+        const SpeedUp& speed = p.stack->tokens_per_s;
+        row.push_back(fmt::format("{} ({}-{})", with_commas(speed.ratio), with_commas(speed.low),
+                                  with_commas(speed.high)));
+        row.push_back(p.stack->over_bf16 ? speedup_text(*p.stack->over_bf16) : "-");
+      }
     }
     row.resize(table.columns.size(), "-");
     table.rows.push_back(std::move(row));
@@ -284,6 +340,39 @@ void print_layouts(const std::vector<Plan>& grid, const std::vector<CasePredicti
                   screen));
 }
 
+/// Returns "0.71 (0.58-0.87)", or the range of several factors.
+std::string factors_text(const std::vector<CasePrediction>& predictions) {
+  std::optional<StackFactor> least, most;
+  for (const CasePrediction& p : predictions) {
+    if (!p.stack) continue;
+    const StackFactor& factor = p.stack->factor;
+    if (!least || factor.factor < least->factor) least = factor;
+    if (!most || factor.factor > most->factor) most = factor;
+  }
+  if (!least) return "";
+  const auto text = [](const StackFactor& factor) {
+    return fmt::format("{:.2f} ({:.2f}-{:.2f})", factor.factor, factor.low(), factor.high());
+  };
+  return text(*least) == text(*most) ? text(*least) : fmt::format("{} to {}", text(*least), text(*most));
+}
+
+/// Prints which factors the stack's columns have, and what they have no evidence for.
+void print_stack(const std::vector<CasePrediction>& predictions, Stack stack, const Screen& screen) {
+  const std::string factors = factors_text(predictions);
+  if (factors.empty()) return;
+  fmt::print("{}", paragraph(fmt::format("{}: our step times {}, as measured and published comparisons with our steps say "
+                                         "(results/predicted/README.md)",
+                                         name_of(stack), factors),
+                             screen));
+  std::vector<std::string> missing;
+  for (const CasePrediction& p : predictions)
+    if (p.stack)
+      for (const std::string& line : p.stack->no_evidence)
+        if (std::find(missing.begin(), missing.end(), line) == missing.end()) missing.push_back(line);
+  for (const std::string& line : missing)
+    fmt::print("{}", paragraph(line + ": estimated from other recipes, machines or steps, with a wide interval", screen));
+}
+
 }  // namespace
 
 std::string axis_of(const std::vector<int>& ranks, const Plan& plan) {
@@ -323,7 +412,7 @@ Fit fit_of(std::int64_t peak, const Machine& machine) {
                                                                                                : Fit::yes;
 }
 
-std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model) {
+std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model, Stack stack) {
   const auto is_impossible_layout = [](const Plan& plan) {
     return is_predicted_only(plan.fields) && layout_unsupported_reason(plan).has_value();
   };
@@ -335,37 +424,43 @@ std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const Co
     predictions.push_back(predict_case(grid[i], model));
     if (!grid[i].recipe.quantized() && predictions[i].step) bf16.emplace(setting_of(grid[i].fields), i);
   }
+  std::vector<std::size_t> bases(grid.size());
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const auto base = bf16.find(setting_of(grid[i].fields));
     if (!predictions[i].step || base == bf16.end()) continue;
+    bases[i] = base->second;
     predictions[i].over_bf16 = speedup_of(*predictions[i].step, *predictions[base->second].step);
   }
+  if (stack != Stack::precbench) predict_stack(grid, bases, model.machine(), stack, predictions);
   return predictions;
 }
 
 Json predictions_json(const std::vector<Plan>& grid, const std::vector<CasePrediction>& predictions,
-                      const CostModel& model) {
+                      const CostModel& model, Stack stack) {
   const CaseLabels labels(grid);
-  Json json = {{"machine", model.machine().name}, {"rates", model.rates().machine}, {"cases", Json::array()}};
+  Json json = {{"machine", model.machine().name}, {"rates", model.rates().machine}};
+  if (stack != Stack::precbench) json["stack"] = name_of(stack);
+  json["cases"] = Json::array();
   for (std::size_t i = 0; i < grid.size(); ++i)
     json["cases"].push_back(case_json(grid[i], predictions[i], labels));
   return json;
 }
 
-bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json) {
-  const std::vector<CasePrediction> predictions = predict_grid(grid, model);
+bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json, Stack stack) {
+  const std::vector<CasePrediction> predictions = predict_grid(grid, model, stack);
   const bool any_runs = std::any_of(predictions.begin(), predictions.end(),
                                     [](const CasePrediction& p) { return p.failure.empty(); });
   if (json) {
     fmt::print("{}\n",
-               predictions_json(grid, predictions, model).dump(2, ' ', true, Json::error_handler_t::replace));
+               predictions_json(grid, predictions, model, stack).dump(2, ' ', true, Json::error_handler_t::replace));
     return any_runs;
   }
   const CaseLabels labels(grid);
   const Screen screen = plain_screen(STDOUT_FILENO);
-  print_speeds(grid, predictions, labels, screen);
+  print_speeds(grid, predictions, labels, stack, screen);
   print_times(grid, predictions, labels, screen);
   print_layouts(grid, predictions, labels, screen);
+  if (stack != Stack::precbench) print_stack(predictions, stack, screen);
   const MemoryLimit limit = memory_limit_of(model.machine());
   fmt::print(
       "{}",

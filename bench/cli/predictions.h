@@ -11,6 +11,7 @@
 #include "bench/predict/cost_model.h"
 #include "bench/predict/layout_estimate.h"
 #include "bench/predict/predict.h"
+#include "bench/predict/stack_factor.h"
 
 namespace precbench {
 
@@ -30,6 +31,14 @@ std::string ms_text(double ms);
 /// Returns "1.30x (1.24-1.36)", of BF16 itself "1.00x".
 std::string speedup_text(const SpeedUp& speedup);
 
+/// Prediction of another stack's step: ours times a factor (stack_factor.h).
+struct StackPrediction {
+  StackFactor factor;
+  SpeedUp tokens_per_s;              ///< all GPUs together; `ratio` is the value
+  std::optional<SpeedUp> over_bf16;  ///< the stack's own speed-up; null without such a case in the grid
+  std::vector<std::string> no_evidence;  ///< of the factor and of that of the speed-up
+};
+
 /// Prediction of one case on a machine.
 struct CasePrediction {
   std::string failure;  ///< why the case cannot run: "unsupported: ...", "oom: ..."; empty: it can
@@ -43,19 +52,22 @@ struct CasePrediction {
   std::vector<StageMemory> stages;      ///< of a layout with tensor or pipeline ranks; else empty
   double bubble_seconds = 0;            ///< that the busiest pipeline stage waits for others
   std::optional<SpeedUp> over_bf16;     ///< in the same setting; null without such a case in the grid
+  std::optional<StackPrediction> stack;  ///< null without --stack, or without `step`
 };
 
 /// Predicts every case of a grid, those with tensor or pipeline ranks as layouts (case_layout.h). Throws InvalidInput if
 /// every case is a layout that breaks a rule (layout_unsupported_reason).
-std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model);
+std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model,
+                                         Stack stack = Stack::precbench);
 
 /// Returns the prediction as --json prints it: one object per case.
 nlohmann::ordered_json predictions_json(const std::vector<Plan>& grid,
                                         const std::vector<CasePrediction>& predictions,
-                                        const CostModel& model);
+                                        const CostModel& model, Stack stack = Stack::precbench);
 
-/// Prints the predictions as two tables, speeds and where the time goes, or as JSON. Returns false if no case
-/// can run.
-bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json);
+/// Prints the predictions as two tables, speeds and where the time goes, or as JSON. With another stack its speeds stand
+/// beside ours. Returns false if no case can run.
+bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bool json,
+                       Stack stack = Stack::precbench);
 
 }  // namespace precbench

@@ -293,6 +293,14 @@ ModelConfig published_model(const std::string& name) {
   }
 }
 
+Stack stack_of(const PublishedPoint& point) {
+  if (point.framework.starts_with("megatron")) return Stack::megatron;
+  const bool other = point.framework == "llm.q" || point.framework == "maxtext" || point.framework == "hai-llm";
+  return other ? Stack::precbench : Stack::pytorch;
+}
+
+std::string source_of(const PublishedPoint& point) { return point.id.substr(0, point.id.find('-')); }
+
 Machine published_machine(const PublishedPoint& point) {
   Machine machine = [&] {
     if (point.gpu.ends_with(".json"))  // presets alone: a file of points names no other files

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/machine/machine.h"
+#include "bench/predict/stack_factor.h"
 #include "models/config/config.h"
 
 namespace precbench {
@@ -16,7 +17,7 @@ namespace precbench {
 /// How a point is compared with a prediction.
 enum class JudgedAs : std::uint8_t {
   absolute_native,  ///< tokens/s against our step: stacks built like ours
-  absolute_stack,   ///< tokens/s against our step times the PyTorch factor of PyTorch stacks
+  absolute_stack,   ///< tokens/s against our step times the factor of PyTorch (stack_factor.h)
   speedup,          ///< ratio to a BF16 point of the same source
   scaling,          ///< ratio to a point of the same source on fewer GPUs
   shown             ///< printed, never judged
@@ -59,6 +60,12 @@ const PublishedPoint* find_point(const std::vector<PublishedPoint>& points, cons
 /// Returns the shape of a published model: a preset ("llama3-8b"), a shape of results/published/models.json,
 /// or one written into the name ("C5120 L40 H40/8 F17920 V128256"). Throws InvalidInput for an unknown one.
 ModelConfig published_model(const std::string& name);
+
+/// Returns the stack of a point's software; Stack::precbench for software whose steps are built like ours (llm.q) and for
+/// other software that no factor is for.
+Stack stack_of(const PublishedPoint& point);
+/// Returns who published a point, the first part of its id.
+std::string source_of(const PublishedPoint& point);
 
 /// Returns the machine of a point: its GPU's preset, with the domain size and the NIC rate of its nodes if they are
 /// stated. Throws InvalidInput if no preset has this GPU.

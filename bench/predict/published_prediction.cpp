@@ -24,29 +24,16 @@ constexpr Floor kFloors[kErrorGroups] = {{"native, Hopper", 0.05},   {"native, B
                                          {"speed-up, Hopper", 0.05}, {"speed-up, Blackwell", 0.05},
                                          {"speed-up, Ada", 0.05},    {"scaling", 0.025}};
 
-std::string architecture_of(int capability) {
-  switch (capability / 10) {
-    case 8:
-      return capability >= 89 ? "Ada" : "Ampere";
-    case 9:
-      return "Hopper";
-    case 10:
-    case 12:
-      return "Blackwell";
-    default:
-      return "";
-  }
-}
+bool has_stack_factor(const PublishedPoint& point) { return stack_of(point) == Stack::pytorch; }
 
-bool is_stack(const PublishedPoint& point) {
-  return point.framework != "llm.q" && !point.framework.starts_with("megatron");
-}
-
-std::optional<double> pytorch_factor_of(const std::string& recipe) {
-  for (const PytorchFactor& known : kPytorchFactors)
-    if (recipe == known.recipe) return known.factor;
-  // Other FP8 recipes of PyTorch are not measured beside ours on four GPUs: that of FP8 tensorwise.
-  return kPytorchFactors[1].factor;
+StackSetting stack_setting(const PublishedSetting& s, double step_s) {
+  return {s.c.recipe,
+          s.machine.name,
+          architecture_name(s.machine.capability),
+          stack_model_key(s.model),
+          step_s / static_cast<double>(s.c.accumulation),
+          s.layout.ranks() > 1,
+          static_cast<bool>(s.model.moe)};
 }
 
 /// Returns the cost model of a machine, valid until the next call; models are kept, since points share machines. A
@@ -69,11 +56,15 @@ double median_of(std::vector<double> values) {
 /// Comparison of two predictions of one source, whose common errors cancel.
 Judgement judged_ratio(const PublishedPoint& point, JudgedAs as, double published, const PointPrediction& of,
                        const PointPrediction& over) {
-  Judgement j{point.id, as, architecture_of(published_machine(point).capability), published, 0, 0, 0};
-  j.predicted = of.tokens_per_s_per_gpu / over.tokens_per_s_per_gpu;
-  const bool two_factors = as == JudgedAs::speedup && is_stack(point);
-  const double error =
-      std::hypot(speedup_log_error(*of.step, *over.step), two_factors ? kPytorchSpeedupSpread : 0);
+  Judgement j{point.id, as, architecture_name(published_machine(point).capability), published, 0, 0, 0};
+  j.predicted = of.own_tokens_per_s_per_gpu / over.own_tokens_per_s_per_gpu;
+  double error = speedup_log_error(*of.step, *over.step);
+  if (as == JudgedAs::speedup && has_stack_factor(point)) {
+    const StackFactor factor =
+        stack_model_without(source_of(point)).speedup_factor(Stack::pytorch, of.setting, over.setting);
+    j.predicted *= factor.factor;
+    error = std::hypot(error, factor.log_error);
+  }
   j.low = j.predicted * std::exp(-kInterval80 * error);
   j.high = j.predicted * std::exp(kInterval80 * error);
   return j;
@@ -145,12 +136,17 @@ PointPrediction predict_point(const PublishedPoint& point) {
       throw InvalidInput(setting.c.recipe + " is emulated on " + setting.machine.name);
     const LayoutEstimate e = estimate_layout(setting.c, setting.model, setting.layout, setting.recompute,
                                              cost_model_of(setting.machine));
-    if (is_stack(point)) p.pytorch_factor = pytorch_factor_of(setting.c.recipe);
-    const double tokens = static_cast<double>(setting.c.batch * setting.c.seq * setting.c.accumulation) *
-                          setting.layout.data / setting.layout.ranks() * p.pytorch_factor.value_or(1);
-    p.step_s = e.step.seconds / p.pytorch_factor.value_or(1);
-    p.tokens_per_s_per_gpu = tokens / e.step.seconds;
-    const double width = std::exp(kWidening * kInterval80 * e.step.log_error);
+    p.setting = stack_setting(setting, e.step.seconds);
+    if (has_stack_factor(point))
+      p.stack_factor = stack_model_without(source_of(point)).factor(Stack::pytorch, p.setting);
+    const StackFactor factor = p.stack_factor.value_or(StackFactor{});
+    p.own_tokens_per_s_per_gpu = static_cast<double>(setting.c.batch * setting.c.seq * setting.c.accumulation) *
+                                 setting.layout.data / setting.layout.ranks() / e.step.seconds;
+    p.step_s = e.step.seconds / factor.factor;
+    p.tokens_per_s_per_gpu = p.own_tokens_per_s_per_gpu * factor.factor;
+    const double error =
+        p.stack_factor ? std::hypot(e.step.log_error, factor.log_error) : kWidening * e.step.log_error;
+    const double width = std::exp(kInterval80 * error);
     p.low = p.tokens_per_s_per_gpu / width;
     p.high = p.tokens_per_s_per_gpu * width;
     p.bubble_share = e.bubble_seconds / e.step.time.seconds;
@@ -189,7 +185,7 @@ std::vector<Judgement> judge(const std::vector<PublishedPoint>& points,
       if (as == JudgedAs::shown) continue;
       if (as == JudgedAs::absolute_native || as == JudgedAs::absolute_stack) {
         if (!point.tokens_per_s_per_gpu) continue;
-        judgements.push_back({point.id, as, architecture_of(published_machine(point).capability),
+        judgements.push_back({point.id, as, architecture_name(published_machine(point).capability),
                               *point.tokens_per_s_per_gpu, p.tokens_per_s_per_gpu, p.low, p.high});
         continue;
       }
@@ -247,7 +243,11 @@ nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointP
   json["tokens_per_s_per_gpu"] = rounded(p.tokens_per_s_per_gpu, kDigits);
   json["tokens_per_s_per_gpu_80"] = {rounded(p.low, kDigits), rounded(p.high, kDigits)};
   json["step_s"] = rounded(p.step_s, kDigits);
-  if (p.pytorch_factor) json["pytorch_factor"] = *p.pytorch_factor;
+  if (p.stack_factor) {
+    const StackFactor& factor = *p.stack_factor;
+    json["stack_factor"] = rounded(factor.factor, kDigits);
+    json["stack_factor_80"] = {rounded(factor.low(), kDigits), rounded(factor.high(), kDigits)};
+  }
   if (p.bubble_share > 0) json["bubble_share"] = rounded(p.bubble_share, 2);
   if (p.exposed_share > 0) json["exposed_share"] = rounded(p.exposed_share, 2);
   if (p.contention_share > 0) json["contention_share"] = rounded(p.contention_share, 2);

@@ -10,16 +10,9 @@
 
 #include "bench/predict/layout_estimate.h"
 #include "bench/predict/published_setting.h"
+#include "bench/predict/stack_factor.h"
 
 namespace precbench {
-
-/// Throughput of PyTorch stacks (FSDP2, torch.compile, torchao) over that of our step, from the records of
-/// Llama 3.1 8B at 4096 tokens on four H200 (results/h200x4/pytorch.ndjson over scaling.jsonl.xz).
-struct PytorchFactor {
-  const char* recipe;
-  double factor;
-};
-inline constexpr PytorchFactor kPytorchFactors[] = {{"bf16", 0.89}, {"tensorwise", 0.79}};
 
 /// Groups with floors of their own.
 enum class ErrorGroup : std::uint8_t {
@@ -52,17 +45,16 @@ inline constexpr double kHopperHalfWidth = 0.15, kHalfWidth = 0.35;
 /// data center in common, are not widened.
 inline constexpr double kWidening = 1.75;
 
-/// Spread of the PyTorch factor in FP8 over that in BF16: root mean square of the logarithm around the ratio of
-/// kPytorchFactors. Over all dense steps of at least 100 ms that we and PyTorch ran in both recipes;
-/// tools/ci/readme_tables.py recomputes it. Adds to the error of a stack's speed-up.
-inline constexpr double kPytorchSpeedupSpread = 0.066;
-
 struct PointPrediction {
   std::string id;
   std::string reason;  ///< why there is no prediction; empty: there is one
   std::vector<std::string> assumed;
-  std::optional<double> pytorch_factor;                ///< included in tokens/s
+  /// Speed of a PyTorch stack over ours without the point's own source, included in `tokens_per_s_per_gpu` and `step_s`; null
+  /// for other software.
+  std::optional<StackFactor> stack_factor;
   double tokens_per_s_per_gpu = 0, low = 0, high = 0;  ///< with the ends of the 80% interval
+  double own_tokens_per_s_per_gpu = 0;                 ///< of our step
+  StackSetting setting;
   double step_s = 0, bubble_share = 0, exposed_share = 0, contention_share = 0, borrowed_share = 0;
   std::optional<StepEstimate> step;
   double memory_gb = 0;  ///< 10^9 bytes

@@ -6,9 +6,10 @@ import random
 import re
 import statistics
 
-from page_tables import PYTORCH_MODELS, RESULTS, ROOT, lines, rate, table
+from page_tables import RESULTS, lines, table
 
 RATIOS = "speedup", "scaling"
+INTERVAL_80 = 1.2816  # kInterval80 of bench/predict/rates.h
 NAMES = {"absolute_native": "native", "absolute_stack": "stack", "speedup": "speed-up", "scaling": "scaling"}
 
 
@@ -296,78 +297,48 @@ def predicted_own():
     return table(["GPU", "GPUs", "steps", "median error", "95% within", "limits met", "worst", "inside 80% intervals"], rows)
 
 
-def predicted_pytorch():
-    """The factor of PyTorch stacks, kPytorchFactors of bench/predict/published_prediction.h."""
-    ours = {tuple(record["case"].get(name) for name in ("model", "recipe", "gpus", "seq", "parallel", "gather")): record
-            for record in lines("h200x4/scaling.jsonl.xz")}
-    rows = []
-    for line in lines("h200x4/pytorch.ndjson"):
-        if line["model"] != "8b":
-            continue
-        recipe, gather = ("tensorwise", "fp8") if line["recipe"] == "tensorwise_ag" else (line["recipe"], "bf16")
-        own = rate(ours["llama3.1-8b", recipe, line["gpus"], line["seq"], "fsdp", gather])
-        rows.append([recipe, f"{own:,.0f}", f"{line['tokens_per_s']:,.0f}", f"{line['tokens_per_s'] / own:.2f}"])
-    return table(["Llama 3.1 8B, 4 x H200, 4096 tokens", "precbench tokens/s", "PyTorch tokens/s", "PyTorch factor"], rows)
+@functools.cache
+def stacks():
+    return json.loads((RESULTS / "predicted/stacks.json").read_text())
 
 
-# Records of dense models beside PyTorch's of the same work, with the file of ours.
-PYTORCH_FOLDERS = {"h100/beside-pytorch": "records", "h100/beside-pytorch-families": "records", "h200/beside-pytorch": "records",
-                   "h200/beside-pytorch-accumulated": "records", "h200/fsdp-two": "records", "h200x4": "scaling",
-                   "h200x4/fsdp-four": "records", "h100x4/fsdp-four": "records"}
-HEADER_FILE = ROOT / "bench/predict/published_prediction.h"
+def factor_cells(found):
+    return [f"{found[0]:.2f}", f"{found[1]:.2f} to {found[2]:.2f}"] if found else ["-", "-"]
 
 
-def pytorch_pairs():
-    """Returns {work: {recipe: factor}} of dense steps that PyTorch ran too and that take us at least 100 ms; shorter ones are
-    bounded by PyTorch's host. PyTorch's faster setting counts; with several GPUs, FSDP alone."""
-    fields, pairs = ("gpus", "batch", "seq", "accumulation"), {}
-    for folder, name in PYTORCH_FOLDERS.items():
-        ours = {}
-        for record in lines(f"{folder}/{name}.jsonl"):
-            case = record["case"]
-            if record["status"] == "ok" and not case.get("layers") and (case["gpus"] == 1 or case["parallel"] == "fsdp"):
-                ours.setdefault((case["model"], *(case[field] for field in fields), case["recipe"], case["gather"]), record)
-        for line in lines(f"{folder}/pytorch.ndjson"):
-            recipe, _, gathers = line["recipe"].removesuffix("_auto").partition("_")
-            work = (PYTORCH_MODELS.get(line["model"], line["model"]), *(line.get(field, 1) for field in fields))
-            record = ours.get((*work, recipe, "fp8" if gathers else "bf16"))
-            if "error" in line or recipe not in ("bf16", "tensorwise") or not record or record["timing"]["median_ms"] < 100:
-                continue
-            factors = pairs.setdefault((folder, *work), {})
-            factors[recipe] = max(factors.get(recipe, 0), line["tokens_per_s"] / rate(record))
-    return pairs
+def stack_examples():
+    """Factors of large steps on several GPUs, by stack, recipe and machine with evidence."""
+    return table(["stack", "models", "recipe", "GPU", "comparisons", "speed over ours", "80% interval", "speed-up over ours", "80% interval"],
+                 [[row["stack"], "experts" if row["experts"] else "dense", row["recipe"], row["gpu"], str(row["comparisons"]),
+                   *factor_cells(row["factor"]), *factor_cells(row.get("speedup_factor"))] for row in stacks()["examples"]])
 
 
-def constant(pattern):
-    """Returns the number that a pattern finds in published_prediction.h."""
-    return float(re.search(pattern, HEADER_FILE.read_text())[1])
+def stack_held_out():
+    """Errors and coverage of factors without the source, or without the model, that they are judged by."""
+    groups = {}
+    for row in stacks()["evidence"]:
+        what = f"{row['stack']}, {'experts' if row['experts'] else 'dense'}, {row['compares']}"
+        for name in (what, "all"):
+            groups.setdefault(name, []).append(row)
+    everything, rows = groups.pop("all"), []
+    for name, found in [*sorted(groups.items()), ("all", everything)]:
+        row = [name, str(len(found)), str(len({one["source"] for one in found}))]
+        for left_out in ("without_source", "without_model"):
+            errors, widths, inside = [], [], 0
+            for one in found:
+                factor, low, high = one[left_out]
+                compared = one["theirs"] / one["ours"]
+                log_error = math.hypot(math.log(high / low) / 2, INTERVAL_80 * one["log_error"])
+                errors.append(abs(factor / compared - 1))
+                widths.append(math.sinh(log_error))
+                inside += abs(math.log(factor / compared)) <= log_error
+            row += [error(statistics.median(errors), False), f"{inside} of {len(found)}", f"{100 * statistics.median(widths):.0f}%"]
+        rows.append(row)
+    return table(["stack", "comparisons", "sources", "without its source: median error", "inside 80% interval", "half-width",
+                  "without its model: median error", "inside 80% interval", "half-width"], rows)
 
 
-def predicted_pytorch_spread():
-    """The spread of the PyTorch factor over all steps of ours that PyTorch ran too; checks kPytorchSpeedupSpread."""
-    used = {recipe: constant(rf'{{"{recipe}", ([0-9.]+)}}') for recipe in ("bf16", "tensorwise")}
-    pairs, rows, ratios = pytorch_pairs(), [], []
-    for (folder, model, gpus, batch, seq, accumulation), factors in pairs.items():
-        both = factors["tensorwise"] / factors["bf16"] if len(factors) == 2 else None
-        ratios += [both] if both else []
-        rows.append([f"{gpus} x {folder.split('/')[0].split('x')[0].upper()}", model, f"{batch} x {seq}" + (f", {accumulation} times" if accumulation > 1 else ""),
-                     *(f"{factors[recipe]:.2f}" if recipe in factors else "-" for recipe in used), f"{both:.2f}" if both else "-"])
-
-    def spread(values, center):
-        return math.sqrt(statistics.mean(math.log(one / center) ** 2 for one in values))
-
-    centers = [*used.values(), used["tensorwise"] / used["bf16"]]
-    spreads = [*(spread([factors[recipe] for factors in pairs.values() if recipe in factors], used[recipe]) for recipe in used),
-               spread(ratios, centers[2])]
-    stated = constant(r"kPytorchSpeedupSpread = ([0-9.]+)")
-    if abs(stated - spreads[2]) > 5e-4:
-        raise SystemExit(f"kPytorchSpeedupSpread is {stated}, and the records give {spreads[2]:.4f}")
-    rows.append(["used", "", "", *(f"{center:.2f}" for center in centers)])
-    rows.append(["spread around it", "", "", *(f"{100 * one:.1f}%" for one in spreads)])
-    return table(["GPUs", "model", "batch x seq", "BF16", "tensorwise", "tensorwise over BF16"], rows)
-
-
-TABLES = {"before-measurement": before_measurement, "predicted-own": predicted_own, "predicted-pytorch": predicted_pytorch, "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
+TABLES = {"before-measurement": before_measurement, "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out, "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
           "predicted-rules": predicted_rules, "predicted-by-rule": predicted_by_rule, "predicted-machines": predicted_machines,
-          "predicted-clusters": predicted_clusters, "predicted-sources": predicted_sources, "predicted-pytorch-spread": predicted_pytorch_spread}
+          "predicted-clusters": predicted_clusters, "predicted-sources": predicted_sources}
