@@ -230,7 +230,8 @@ SweepCommand for_named_gpu(SweepCommand command) {
   if (!command.stack.empty()) {
     find_stack(command.stack);
     if (command.on.empty() || !command.dry_run)
-      throw InvalidInput(fmt::format("--stack: {}: its speed is predicted: add --dry-run --on MACHINE", command.stack));
+      throw InvalidInput(
+          fmt::format("--stack: {}: its speed is predicted: add --dry-run --on MACHINE", command.stack));
   }
   if (command.gpu.empty() && command.on.empty()) return command;
   if (!command.gpu.empty() && !command.on.empty())

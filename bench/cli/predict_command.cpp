@@ -227,12 +227,14 @@ void print_held_out(const char* title, const std::vector<StackEvidence>& evidenc
     group.widths.push_back((factor.high() - factor.low()) / 2 / factor.factor);
     group.inside += factor.low() <= compared && compared <= factor.high();
   }
-  Table table = table_of(title, {"comparisons", "sources", "median error", "worst", "inside 80% interval", "half-width"});
+  Table table = table_of(
+      title, {"comparisons", "sources", "median error", "worst", "inside 80% interval", "half-width"});
   for (auto& [name, group] : groups)
     table.rows.push_back({name, std::to_string(group.errors.size()), std::to_string(group.sources.size()),
                           relative_text(quantile(sorted(group.errors), 0.5), false),
                           relative_text(*std::max_element(group.errors.begin(), group.errors.end()), false),
-                          std::to_string(group.inside), relative_text(quantile(sorted(group.widths), 0.5), false)});
+                          std::to_string(group.inside),
+                          relative_text(quantile(sorted(group.widths), 0.5), false)});
   print_table(table);
 }
 
@@ -312,10 +314,12 @@ CLI::App* add_predict_command(CLI::App& app, PredictCommand& command) {
   sub->add_option("--published", command.published,
                   "file of published points, as results/published/points.json")
       ->type_name("FILE");
-  sub->add_flag("--stacks", command.stacks,
-                "speed of PyTorch and Megatron over ours, from --published and from records with pytorch.ndjson beside them");
-  sub->add_option("--out", command.out,
-                  "file of predictions, a JSON line for each point or step, or of factors with --stacks; default: none")
+  sub->add_flag(
+      "--stacks", command.stacks,
+      "speed of PyTorch and Megatron over ours, from --published and from records with pytorch.ndjson beside them");
+  sub->add_option(
+         "--out", command.out,
+         "file of predictions, a JSON line for each point or step, or of factors with --stacks; default: none")
       ->type_name("FILE");
   return sub;
 }

@@ -14,8 +14,8 @@ namespace precbench {
 struct PredictCommand {
   std::string published;             ///< file of points; empty: records
   std::vector<std::string> records;  ///< files and folders; empty: published points
-  bool stacks = false;               ///< compares other software with our step, in both
   std::string out;                   ///< file of predictions, a line for each point or step; empty: none
+  bool stacks = false;               ///< compares other software with our step, from both
 };
 
 CLI::App* add_predict_command(CLI::App& app, PredictCommand& command);

@@ -128,6 +128,24 @@ TEST_CASE("predict and rates: step times of older records are doubted by their s
   }
 }
 
+TEST_CASE("predict --stacks: needs points and records, and writes factors that can be read",
+          "[published][stack]") {
+  const TempDirectory folder;
+  const std::string out = folder / "stacks.json";
+  CHECK(contains(testing::precbench_says("predict --stacks --published x.json").text,
+                 "--stacks: takes both --published FILE and record files"));
+  const std::string points = folder.write("points.json", R"({"points": []})");
+  const Answer answer =
+      testing::precbench_says("predict --stacks --published " + points +
+                              " " PRECBENCH_SOURCE_DIR "/results/h100x4/fsdp-four --out " + out);
+  CHECK(answer.status == 0);
+  CHECK(contains(answer.text, "2 comparisons"));
+  std::ifstream file(out);
+  const nlohmann::json json = nlohmann::json::parse(file);
+  CHECK(json["evidence"].size() == 2);
+  CHECK(json["spreads"]["mean"] == 1.0);
+}
+
 TEST_CASE("rates: records of the CPU are counted", "[published]") {
   const TempDirectory folder;
   const Answer answer = testing::precbench_says(

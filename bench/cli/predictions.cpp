@@ -91,8 +91,8 @@ SpeedUp with_error(double value, double log_error) {
 }
 
 /// Predicts the stack's step of each case, and its speed-up over that of `bases`, by case (its own place: none).
-void predict_stack(const std::vector<Plan>& grid, const std::vector<std::size_t>& bases, const Machine& machine,
-                   Stack stack, std::vector<CasePrediction>& predictions) {
+void predict_stack(const std::vector<Plan>& grid, const std::vector<std::size_t>& bases,
+                   const Machine& machine, Stack stack, std::vector<CasePrediction>& predictions) {
   for (std::size_t i = 0; i < grid.size(); ++i) {
     CasePrediction& p = predictions[i];
     if (!p.step) continue;
@@ -360,17 +360,21 @@ std::string factors_text(const std::vector<CasePrediction>& predictions) {
 void print_stack(const std::vector<CasePrediction>& predictions, Stack stack, const Screen& screen) {
   const std::string factors = factors_text(predictions);
   if (factors.empty()) return;
-  fmt::print("{}", paragraph(fmt::format("{}: our step times {}, as measured and published comparisons with our steps say "
-                                         "(results/predicted/README.md)",
-                                         name_of(stack), factors),
-                             screen));
+  fmt::print(
+      "{}",
+      paragraph(fmt::format("{}: our step times {}, as measured and published comparisons with our steps say "
+                            "(results/predicted/README.md)",
+                            name_of(stack), factors),
+                screen));
   std::vector<std::string> missing;
   for (const CasePrediction& p : predictions)
     if (p.stack)
       for (const std::string& line : p.stack->no_evidence)
         if (std::find(missing.begin(), missing.end(), line) == missing.end()) missing.push_back(line);
   for (const std::string& line : missing)
-    fmt::print("{}", paragraph(line + ": estimated from other recipes, machines or steps, with a wide interval", screen));
+    fmt::print(
+        "{}",
+        paragraph(line + ": estimated from other recipes, machines or steps, with a wide interval", screen));
 }
 
 }  // namespace
@@ -451,8 +455,9 @@ bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bo
   const bool any_runs = std::any_of(predictions.begin(), predictions.end(),
                                     [](const CasePrediction& p) { return p.failure.empty(); });
   if (json) {
-    fmt::print("{}\n",
-               predictions_json(grid, predictions, model, stack).dump(2, ' ', true, Json::error_handler_t::replace));
+    fmt::print(
+        "{}\n",
+        predictions_json(grid, predictions, model, stack).dump(2, ' ', true, Json::error_handler_t::replace));
     return any_runs;
   }
   const CaseLabels labels(grid);

@@ -34,8 +34,8 @@ std::string speedup_text(const SpeedUp& speedup);
 /// Prediction of another stack's step: ours times a factor (stack_factor.h).
 struct StackPrediction {
   StackFactor factor;
-  SpeedUp tokens_per_s;              ///< all GPUs together; `ratio` is the value
-  std::optional<SpeedUp> over_bf16;  ///< the stack's own speed-up; null without such a case in the grid
+  SpeedUp tokens_per_s;                  ///< all GPUs together; `ratio` is the value
+  std::optional<SpeedUp> over_bf16;      ///< the stack's own speed-up; null without such a case in the grid
   std::vector<std::string> no_evidence;  ///< of the factor and of that of the speed-up
 };
 

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "bench/cli/cli.h"
+#include "bench/cli/cli_testing.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 
@@ -176,6 +178,59 @@ TEST_CASE("predict_grid: an emulated layout has memory and no speed", "[cli][lay
   CHECK_FALSE(p.step);
   CHECK(p.stages.size() == 4);
   CHECK(p.memory.peak > 0);
+}
+
+TEST_CASE("predict_grid: another stack's speed is ours times its factor, with an interval of both",
+          "[cli][predictions][stack]") {
+  const auto grid = grid_of(command_of({"bf16", "tensorwise", "blockwise"}));
+  const CostModel model(find_machine("h200"));
+  const auto ours = predict_grid(grid, model), theirs = predict_grid(grid, model, Stack::pytorch);
+  REQUIRE(theirs.size() == 3);
+  CHECK_FALSE(ours[0].stack);
+  for (std::size_t i = 0; i < theirs.size(); ++i) {
+    INFO(i);
+    const CasePrediction& p = theirs[i];
+    CHECK(p.tokens_per_s == ours[i].tokens_per_s);  // our own stays
+    REQUIRE(p.stack);
+    CHECK(p.stack->tokens_per_s.ratio == Approx(p.tokens_per_s * p.stack->factor.factor));
+    const double own_width = std::log(p.step->high() / p.step->low());
+    CHECK(std::log(p.stack->tokens_per_s.high / p.stack->tokens_per_s.low) > own_width);
+  }
+  CHECK(theirs[0].stack->over_bf16->ratio == 1);
+  const SpeedUp& speedup = *theirs[1].stack->over_bf16;
+  CHECK(speedup.ratio == Approx(theirs[1].stack->tokens_per_s.ratio / theirs[0].stack->tokens_per_s.ratio));
+  CHECK(speedup.low < speedup.ratio);
+  CHECK(speedup.high / speedup.low < theirs[1].stack->tokens_per_s.high / theirs[1].stack->tokens_per_s.low *
+                                         theirs[0].stack->tokens_per_s.high /
+                                         theirs[0].stack->tokens_per_s.low);
+  CHECK(theirs[1].stack->no_evidence.empty());
+  CHECK(theirs[2].stack->no_evidence.front() == "no evidence for blockwise with pytorch");
+  const auto json = predictions_json(grid, theirs, model, Stack::pytorch);
+  CHECK(json["stack"] == "pytorch");
+  CHECK(json["cases"][1]["stack"]["over_bf16"] == speedup.ratio);
+  CHECK(json["cases"][2]["stack"]["no_evidence"].size() == theirs[2].stack->no_evidence.size());
+  CHECK_FALSE(predictions_json(grid, ours, model)["cases"][0].contains("stack"));
+}
+
+TEST_CASE("sweep: --stack needs a predicted step and a known stack", "[cli][predictions][stack]") {
+  SweepCommand command = command_of({"bf16"});
+  command.stack = "pytorc";
+  CHECK_THROWS_WITH(sweep(command),
+                    Catch::Matchers::StartsWith("--stack: unknown stack \"pytorc\"; known: precbench"));
+  command.stack = "pytorch";
+  command.on.clear();
+  CHECK_THROWS_WITH(sweep(command), Catch::Matchers::StartsWith(
+                                        "--stack: pytorch: its speed is predicted: add --dry-run --on"));
+}
+
+TEST_CASE("sweep: --stack prints both speeds, and what has no evidence", "[cli][predictions][stack]") {
+  const std::string command =
+      "sweep --dry-run --on b200 --model llama3.2-1b --recipe bf16,mxfp8 --seq 1024 --batch 1 --stack megatron";
+  const Answer answer = testing::precbench_says(command);
+  CHECK(answer.status == 0);
+  CHECK(answer.text.find("megatron over bf16 (80%)") != std::string::npos);
+  CHECK(answer.text.find("over bf16 (80%)") < answer.text.find("megatron over bf16 (80%)"));
+  CHECK(answer.text.find("no evidence for bf16 with megatron: ") != std::string::npos);
 }
 
 TEST_CASE("sweep: --on is refused without --dry-run, beside --gpu, and for an unknown machine",

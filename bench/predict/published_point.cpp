@@ -295,7 +295,8 @@ ModelConfig published_model(const std::string& name) {
 
 Stack stack_of(const PublishedPoint& point) {
   if (point.framework.starts_with("megatron")) return Stack::megatron;
-  const bool other = point.framework == "llm.q" || point.framework == "maxtext" || point.framework == "hai-llm";
+  const bool other =
+      point.framework == "llm.q" || point.framework == "maxtext" || point.framework == "hai-llm";
   return other ? Stack::precbench : Stack::pytorch;
 }
 

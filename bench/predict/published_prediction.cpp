@@ -140,8 +140,9 @@ PointPrediction predict_point(const PublishedPoint& point) {
     if (has_stack_factor(point))
       p.stack_factor = stack_model_without(source_of(point)).factor(Stack::pytorch, p.setting);
     const StackFactor factor = p.stack_factor.value_or(StackFactor{});
-    p.own_tokens_per_s_per_gpu = static_cast<double>(setting.c.batch * setting.c.seq * setting.c.accumulation) *
-                                 setting.layout.data / setting.layout.ranks() / e.step.seconds;
+    p.own_tokens_per_s_per_gpu =
+        static_cast<double>(setting.c.batch * setting.c.seq * setting.c.accumulation) * setting.layout.data /
+        setting.layout.ranks() / e.step.seconds;
     p.step_s = e.step.seconds / factor.factor;
     p.tokens_per_s_per_gpu = p.own_tokens_per_s_per_gpu * factor.factor;
     const double error =

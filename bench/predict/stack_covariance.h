@@ -17,7 +17,7 @@ struct StackStep {
   std::string source;
 };
 
-/// What two comparisons have in common, by effect: times the squares of the spreads it is their covariance.
+/// Values by effect that two comparisons have in common; their sum, weighed with the squares of the spreads, is the covariance.
 using StackBases = std::array<double, kStackEffects>;
 /// `same`: both are one comparison.
 StackBases stack_covariance(const StackEvidence& a, const StackEvidence& b, bool same);

@@ -18,6 +18,7 @@
 #include "bench/predict/published_prediction.h"
 #include "bench/predict/stack_covariance.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/number_range.h"
 #include "kernels/base/untrusted_input.h"
 #include "results/record/record_file.h"
 
@@ -34,8 +35,8 @@ constexpr std::pair<const char*, const char*> kBaselineModels[] = {{"8b", "llama
                                                                    {"1.5b", "qwen2.5-1.5b"}};
 
 /// Work of one step: model, layers (0: all), GPUs, sequences, their length, micro-steps, recipe, dtype of gathers.
-using Work = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::string,
-                        std::string>;
+using Work = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                        std::string, std::string>;
 
 /// A line of pytorch.ndjson.
 struct BaselineLine {
@@ -66,7 +67,8 @@ BaselineLine baseline_line(const nlohmann::json& json) {
                recipe.substr(0, gathers),
                gathers == std::string::npos ? "bf16" : "fp8"};
   line.day = json.at("created").get<std::string>().substr(0, 10);
-  line.tokens_per_s = json.at("tokens_per_s");
+  constexpr NumberRange kSpeed{1e-3, 1e15};
+  line.tokens_per_s = number_within(json.at("tokens_per_s"), kSpeed, "tokens_per_s");
   return line;
 }
 
@@ -116,13 +118,15 @@ std::string folder_name(const std::filesystem::path& folder) {
 StackEvidence measured_evidence(const Record& record, const BaselineLine& line, const std::string& folder) {
   const Plan plan = resolve(case_from_json(record.case_fields));
   const Machine* machine = find_machine_of_gpu(record.env.gpu->name);
-  if (!machine) throw InvalidInput(fmt::format("--stacks: no machine file of the GPU {}", record.env.gpu->name));
+  if (!machine)
+    throw InvalidInput(fmt::format("--stacks: no machine file of the GPU {}", record.env.gpu->name));
   StackEvidence e;
   e.stack = Stack::pytorch, e.measured = true;
   e.source = fmt::format("{} {}", folder, line.day), e.id = record.id, e.name = plan.fields.model;
   const double gpus = plan.ranks;
   e.ours = *record.metrics->tokens_per_s / gpus, e.theirs = line.tokens_per_s / gpus;
-  e.setting = stack_setting(plan, *machine, static_cast<double>(plan.tokens_per_step()) / *record.metrics->tokens_per_s);
+  e.setting = stack_setting(plan, *machine,
+                            static_cast<double>(plan.tokens_per_step()) / *record.metrics->tokens_per_s);
   return e;
 }
 
@@ -154,7 +158,8 @@ StackEvidence published_evidence(const PublishedPoint& point, const PointPredict
 /// Returns a comparison of speed-ups over BF16, in the setting of `predicted_as`; null if BF16 is not predicted.
 std::optional<StackEvidence> speedup_evidence(const PublishedPoint& point, const PublishedPoint& predicted_as,
                                               double published) {
-  const PointPrediction own = predict_point(predicted_as), bf16 = predict_point(in_precision(predicted_as, "bf16"));
+  const PointPrediction own = predict_point(predicted_as),
+                        bf16 = predict_point(in_precision(predicted_as, "bf16"));
   if (!own.reason.empty() || !bf16.reason.empty()) return std::nullopt;
   StackEvidence e = published_evidence(point, own);
   e.speedup = true;
@@ -166,7 +171,8 @@ std::optional<StackEvidence> speedup_evidence(const PublishedPoint& point, const
 }
 
 /// Returns the speed-up over BF16 that a source states, or that follows from two of its points.
-std::optional<double> published_speedup(const PublishedPoint& point, const std::vector<PublishedPoint>& points) {
+std::optional<double> published_speedup(const PublishedPoint& point,
+                                        const std::vector<PublishedPoint>& points) {
   if (!point.speedup_over_id.empty()) {
     const PublishedPoint* base = find_point(points, point.speedup_over_id);
     if (base && point.tokens_per_s_per_gpu && base->tokens_per_s_per_gpu)
@@ -191,17 +197,21 @@ nlohmann::ordered_json examples_json(const StackModel& model) {
   constexpr double kStep = 1;
   std::map<std::tuple<int, bool, std::string, std::string>, int> comparisons;
   for (const StackEvidence& e : model.evidence())
-    ++comparisons[{static_cast<int>(e.stack), e.setting.experts, e.setting.gpu, stack_recipe(e.setting.recipe)}];
+    ++comparisons[{static_cast<int>(e.stack), e.setting.experts, e.setting.gpu,
+                   stack_recipe(e.setting.recipe)}];
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const auto& [key, count] : comparisons) {
     const auto& [stack, experts, gpu, recipe] = key;
     const Stack of = static_cast<Stack>(stack);
-    StackSetting setting{
-        recipe, gpu, architecture_name(find_machine(gpu).capability), "", kStep, true, experts};
+    StackSetting setting{recipe, gpu,    architecture_name(find_machine(gpu).capability), "", kStep,
+                         true,   experts};
     StackSetting base = setting;
     base.recipe = "bf16";
-    nlohmann::ordered_json row = {
-        {"stack", name_of(of)}, {"experts", experts}, {"gpu", gpu}, {"recipe", recipe}, {"comparisons", count}};
+    nlohmann::ordered_json row = {{"stack", name_of(of)},
+                                  {"experts", experts},
+                                  {"gpu", gpu},
+                                  {"recipe", recipe},
+                                  {"comparisons", count}};
     row["factor"] = factor_json(model.factor(of, setting));
     if (recipe != base.recipe) row["speedup_factor"] = factor_json(model.speedup_factor(of, setting, base));
     rows.push_back(std::move(row));
@@ -214,8 +224,9 @@ nlohmann::ordered_json examples_json(const StackModel& model) {
 std::vector<StackEvidence> measured_stacks(const std::vector<std::string>& paths) {
   std::vector<StackEvidence> evidence;
   for (const std::string& path : paths) {
-    const std::filesystem::path folder =
-        std::filesystem::is_directory(path) ? std::filesystem::path(path) : std::filesystem::path(path).parent_path();
+    const std::filesystem::path folder = std::filesystem::is_directory(path)
+                                             ? std::filesystem::path(path)
+                                             : std::filesystem::path(path).parent_path();
     const std::vector<BaselineLine> lines = read_baseline((folder / kBaselineFile).string());
     const RecordSet records = read_records({path});
     for (const BaselineLine& line : lines)
@@ -226,7 +237,8 @@ std::vector<StackEvidence> measured_stacks(const std::vector<std::string>& paths
         }
   }
   if (evidence.empty() && !paths.empty())
-    throw InvalidInput(fmt::format("--stacks: no record of the same work as a line of {} beside it", kBaselineFile));
+    throw InvalidInput(
+        fmt::format("--stacks: no record of the same work as a line of {} beside it", kBaselineFile));
   return evidence;
 }
 
@@ -248,7 +260,8 @@ std::vector<StackEvidence> published_stacks(const std::vector<PublishedPoint>& p
                other.point->gpu == point.gpu && other.point->precision == point.precision;
       });
       if (setting == predicted.end()) continue;
-      if (auto e = speedup_evidence(point, *setting->point, *point.speedup_over_bf16)) evidence.push_back(std::move(*e));
+      if (auto e = speedup_evidence(point, *setting->point, *point.speedup_over_bf16))
+        evidence.push_back(std::move(*e));
       continue;
     }
     if (!p.ok() || !point.tokens_per_s_per_gpu) continue;
@@ -275,7 +288,8 @@ StackSpreads fit_spreads(const std::vector<StackEvidence>& evidence, const Stack
   constexpr int kPasses = 4;
   std::vector<std::vector<StackBases>> bases(evidence.size());
   for (std::size_t i = 0; i < evidence.size(); ++i)
-    for (std::size_t j = 0; j <= i; ++j) bases[i].push_back(stack_covariance(evidence[i], evidence[j], i == j));
+    for (std::size_t j = 0; j <= i; ++j)
+      bases[i].push_back(stack_covariance(evidence[i], evidence[j], i == j));
   const std::vector<double> logs = log_factors(evidence);
   const auto penalized = [&](const StackSpreads& spreads) {
     StackSpreads squares{};
@@ -317,7 +331,8 @@ StackSpreads fit_spreads(const std::vector<StackEvidence>& evidence, const Stack
   return spreads;
 }
 
-std::vector<HeldOutFactor> held_out_factors(const std::vector<StackEvidence>& evidence, const StackSpreads& spreads) {
+std::vector<HeldOutFactor> held_out_factors(const std::vector<StackEvidence>& evidence,
+                                            const StackSpreads& spreads) {
   std::vector<HeldOutFactor> factors(evidence.size());
   const auto leave_out = [&](const std::function<std::string(const StackEvidence&)>& group,
                              StackFactor HeldOutFactor::*result) {

@@ -35,7 +35,8 @@ struct HeldOutFactor {
   StackFactor without_source, without_model;
 };
 /// Returns one for each comparison.
-std::vector<HeldOutFactor> held_out_factors(const std::vector<StackEvidence>& evidence, const StackSpreads& spreads);
+std::vector<HeldOutFactor> held_out_factors(const std::vector<StackEvidence>& evidence,
+                                            const StackSpreads& spreads);
 
 /// Returns the file.
 nlohmann::ordered_json stacks_json(const std::vector<StackEvidence>& evidence, const StackSpreads& spreads,

@@ -22,10 +22,25 @@ namespace precbench {
 namespace {
 
 constexpr const char* kStackNames[kStacks] = {"precbench", "pytorch", "megatron"};
-constexpr const char* kEffectNames[kStackEffects] = {
-    "mean",       "low_precision", "recipe",          "several_gpus",        "several_low", "architecture", "gpu",
-    "gpu_low",    "source",        "source_low",      "model",               "small_step",  "small_low",
-    "small_several", "small_source", "experts", "experts_several", "rest", "rest_experts_several"};
+constexpr const char* kEffectNames[kStackEffects] = {"mean",
+                                                     "low_precision",
+                                                     "recipe",
+                                                     "several_gpus",
+                                                     "several_low",
+                                                     "architecture",
+                                                     "gpu",
+                                                     "gpu_low",
+                                                     "source",
+                                                     "source_low",
+                                                     "model",
+                                                     "small_step",
+                                                     "small_low",
+                                                     "small_several",
+                                                     "small_source",
+                                                     "experts",
+                                                     "experts_several",
+                                                     "rest",
+                                                     "rest_experts_several"};
 
 /// Source of a step that nobody has measured: equal to no other.
 constexpr const char* kNewSource = "(new)";
@@ -117,14 +132,16 @@ std::vector<std::string> missing_evidence(const std::vector<StackEvidence>& evid
   if (!recipe)
     lines.push_back(fmt::format("no evidence for {} with {}", words_of(setting), name_of(stack)));
   else if (!on_gpu && !as_base)
-    lines.push_back(fmt::format("no evidence for {} on {} with {}", words_of(setting), setting.gpu, name_of(stack)));
+    lines.push_back(
+        fmt::format("no evidence for {} on {} with {}", words_of(setting), setting.gpu, name_of(stack)));
   if (as_base) return lines;
   if (!shortest || setting.micro_step_s < kShorter * *shortest)
-    lines.push_back(
-        shortest ? fmt::format("no evidence for micro-steps of less than {:.0f} ms on {} with {}", 1e3 * *shortest,
-                               setting.several_gpus ? "several GPUs" : "one GPU", name_of(stack))
-                 : fmt::format("no evidence for {} with {}", setting.several_gpus ? "several GPUs" : "one GPU",
-                               name_of(stack)));
+    lines.push_back(shortest
+                        ? fmt::format("no evidence for micro-steps of less than {:.0f} ms on {} with {}",
+                                      1e3 * *shortest, setting.several_gpus ? "several GPUs" : "one GPU",
+                                      name_of(stack))
+                        : fmt::format("no evidence for {} with {}",
+                                      setting.several_gpus ? "several GPUs" : "one GPU", name_of(stack)));
   return lines;
 }
 
@@ -259,7 +276,8 @@ StackModel::StackModel(std::vector<StackEvidence> evidence, const StackSpreads& 
       factor_[i].push_back(weighed(stack_covariance(evidence_[i], evidence_[j], i == j), spreads_));
     factor_[i][i] += evidence_[i].log_error * evidence_[i].log_error;
   }
-  if (!factorize(factor_)) throw InvalidInput("stacks: the spreads and errors of the evidence leave no variance");
+  if (!factorize(factor_))
+    throw InvalidInput("stacks: the spreads and errors of the evidence leave no variance");
   weights_ = solve_lower(factor_, log_factors(evidence_));
   for (std::size_t i = weights_.size(); i-- > 0;) {
     weights_[i] /= factor_[i][i];
@@ -308,8 +326,8 @@ StackModel stack_model_from_json(const nlohmann::json& json, const std::string& 
   try {
     StackSpreads spreads{};
     for (int i = 0; i < kStackEffects; ++i)
-      spreads[static_cast<std::size_t>(i)] =
-          number_within(json.at("spreads").at(kEffectNames[i]), kSpread, fmt::format("{}: {}", where, kEffectNames[i]));
+      spreads[static_cast<std::size_t>(i)] = number_within(json.at("spreads").at(kEffectNames[i]), kSpread,
+                                                           fmt::format("{}: {}", where, kEffectNames[i]));
     std::vector<StackEvidence> evidence;
     for (const auto& row : json.at("evidence")) evidence.push_back(evidence_from_json(row, where));
     return {std::move(evidence), spreads};
@@ -335,7 +353,9 @@ const StackModel& stack_model_without(const std::string& source) {
   return models.emplace(source, StackModel(std::move(others), stack_model().spreads())).first->second;
 }
 
-StackFactor stack_factor(Stack stack, const StackSetting& setting) { return stack_model().factor(stack, setting); }
+StackFactor stack_factor(Stack stack, const StackSetting& setting) {
+  return stack_model().factor(stack, setting);
+}
 
 StackFactor stack_speedup_factor(Stack stack, const StackSetting& own, const StackSetting& base) {
   return stack_model().speedup_factor(stack, own, base);

@@ -4,8 +4,8 @@
 //
 // The logarithm of a factor is a normal random-effects model, one per stack: a common mean, and effects of what two steps
 // have in common (StackEffect), whose spreads are estimated from the evidence. An effect that no evidence has keeps its whole
-// spread in the interval. Two recipes of one run have most effects in common, so that the ratio of their factors has an
-// interval of its own, narrower than that of either.
+// spread in the interval. Two recipes of one run have most effects in common, which cancel in the ratio of their factors: it has
+// an interval of its own.
 #pragma once
 
 #include <array>
@@ -35,7 +35,8 @@ struct StackSetting {
   std::string gpu;           ///< Machine::name
   std::string architecture;  ///< architecture_name() of the machine
   std::string model;         ///< stack_model_key() of the model
-  double micro_step_s = 0;   ///< our time of one micro-step: of the step over accumulation, or a pipeline's micro-batches
+  double micro_step_s =
+      0;  ///< our time of one micro-step: of the step over accumulation, or a pipeline's micro-batches
   bool several_gpus = false, experts = false;
 };
 /// Returns the setting of a case whose step takes us `our_step_s`.
@@ -61,7 +62,7 @@ StackFactor stack_factor(Stack stack, const StackSetting& setting);
 /// Returns the speed-up of `own` over `base` in the stack, over ours. Exactly 1 for Stack::precbench.
 StackFactor stack_speedup_factor(Stack stack, const StackSetting& own, const StackSetting& base);
 
-// What follows is for stack_evidence.h and tests.
+// Parts of the model, for stack_evidence.h and tests.
 
 /// Variation between two steps of one stack, each with a spread. Those of low precision concern all recipes but BF16's.
 enum class StackEffect : std::uint8_t {
@@ -90,7 +91,7 @@ const char* name_of(StackEffect effect);
 /// Standard deviations of the logarithm.
 using StackSpreads = std::array<double, kStackEffects>;
 
-/// Our micro-steps from this time on are as fast as longer ones over another stack's: that stack's host, which launches kernels
+/// Seconds from which on our micro-steps are as fast as longer ones over another stack's: that stack's host, which launches kernels
 /// one by one, is no longer felt. FSDP launches more. Of 0.1 and 0.2 s, and of 0.2 to 1.6 s with several GPUs, these two give
 /// the evidence the highest likelihood, each with spreads of its own.
 inline constexpr double kLargeMicroStep = 0.1, kLargeMicroStepOfSeveral = 0.4;
@@ -110,7 +111,7 @@ struct StackEvidence {
   StackSetting setting;
   double base_micro_step_s = 0;  ///< of BF16's, for a speed-up
   double ours = 0, theirs = 0;
-  double log_error = 0;     ///< of `ours`: of our prediction
+  double log_error = 0;      ///< of `ours`: of our prediction
   std::string assumed = {};  ///< what the source does not say
 };
 
@@ -131,8 +132,9 @@ class StackModel {
  private:
   std::vector<StackEvidence> evidence_;
   StackSpreads spreads_;
-  std::vector<std::vector<double>> factor_;  ///< Cholesky factor of the evidence's covariance, rows of a lower triangle
-  std::vector<double> weights_;              ///< covariance^-1 times the logarithms of the factors
+  std::vector<std::vector<double>>
+      factor_;                   ///< Cholesky factor of the evidence's covariance, rows of a lower triangle
+  std::vector<double> weights_;  ///< covariance^-1 times the logarithms of the factors
 };
 
 /// Returns the model of results/predicted/stacks.json.

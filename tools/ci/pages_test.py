@@ -51,14 +51,29 @@ class Predictions(unittest.TestCase):
         shown = {id for id, _ in prediction_tables.shown_dense()}
         self.assertFalse(shown & {id for id, one in judged if one["as"].startswith("absolute")})
 
-    def test_a_stale_spread_of_the_pytorch_factor_is_found(self):
-        constant = prediction_tables.constant
+    def test_stack_factors_are_judged_with_the_error_of_our_step(self):
+        row = {"stack": "pytorch", "experts": False, "compares": "tokens/s", "source": "a", "ours": 100.0, "theirs": 80.0,
+               "without_source": [0.9, 0.85, 0.953], "without_model": [0.8, 0.75, 0.853]}
+        stacks = prediction_tables.stacks
         try:
-            prediction_tables.constant = lambda pattern: 0.05 if "Spread" in pattern else constant(pattern)
-            with self.assertRaisesRegex(SystemExit, "kPytorchSpeedupSpread is 0.05, and the records give 0.0663"):
-                prediction_tables.predicted_pytorch_spread()
+            for log_error, inside in (0.0, "0 of 1"), (0.1, "1 of 1"):
+                prediction_tables.stacks = lambda: {"evidence": [row | {"log_error": log_error}]}
+                cells = prediction_tables.stack_held_out().splitlines()[2].split(" | ")
+                self.assertEqual(cells[3:5], ["12.5%", inside])
+                self.assertEqual(cells[6:8], ["0.0%", "1 of 1"])
         finally:
-            prediction_tables.constant = constant
+            prediction_tables.stacks = stacks
+
+    def test_every_stack_factor_names_a_source(self):
+        known = prediction_tables.points()
+        for row in prediction_tables.stacks()["evidence"]:
+            if row["kind"] == "published":
+                self.assertEqual(prediction_tables.source_of(row["id"]), row["source"])
+                self.assertTrue(known[row["id"]]["source"])
+            else:
+                folder = prediction_tables.RESULTS / row["source"].split()[0]
+                self.assertTrue((folder / "pytorch.ndjson").exists())
+                self.assertIn(row["id"], "".join(path.read_text() for path in folder.glob("records.jsonl*")))
 
 
 class Tables(unittest.TestCase):
