@@ -159,6 +159,15 @@ std::string sharding_text(const Case& c) {
   return text + zero1;
 }
 
+/// Returns the stack's speed of a proposal, and its speed-up over that of `bf16` (null: none).
+StackPrediction predict_stack(Stack stack, const LayoutProposal& proposal, const LayoutProposal* bf16,
+                              const Machine& machine) {
+  const PlannedStep own{proposal.plan, proposal.estimate.step};
+  if (!bf16) return predict_stack(stack, machine, own, nullptr);
+  const PlannedStep base{bf16->plan, bf16->estimate.step};
+  return predict_stack(stack, machine, own, &base);
+}
+
 std::vector<std::string> row_of(const LayoutProposal& proposal, const LayoutProposal* bf16,
                                 const Machine& machine) {
   const Case& c = proposal.plan.fields;
@@ -211,6 +220,10 @@ std::string overlap_of(const PlanCommand& command) {
   return given == command.axes.end() ? Case{}.overlap : given->second.front();
 }
 
+Stack stack_of(const PlanCommand& command) {
+  return command.stack.empty() ? Stack::precbench : find_stack(command.stack);
+}
+
 void print_plan(const PlanCommand& command, const std::vector<RecipeSearch>& searches,
                 const CostModel& cost_model) {
   Table table;
@@ -236,18 +249,28 @@ void print_plan(const PlanCommand& command, const std::vector<RecipeSearch>& sea
                                                           {"over bf16 (80%)", kKeyRank - 1}})
     table.columns.push_back(number_column(title, rank));
   table.columns.push_back(text_column("largest parts of the step", kKeyRank - 3));
+  const Stack stack = stack_of(command);
+  if (stack != Stack::precbench)
+    for (const char* title : {"tokens/s", "over bf16"})
+      table.columns.push_back(number_column(fmt::format("{} {} (80%)", name_of(stack), title), kKeyRank - 1));
+  std::vector<StackPrediction> of_stack;
   const LayoutProposal* bf16 = best_of(searches, "bf16");
   for (const RecipeSearch& search : searches) {
     if (!table.rows.empty() && !search.found.proposals.empty())
       table.group_starts.push_back(table.rows.size());
-    for (const LayoutProposal& proposal : search.found.proposals)
+    for (const LayoutProposal& proposal : search.found.proposals) {
       table.rows.push_back(row_of(proposal, bf16, cost_model.machine()));
+      if (stack == Stack::precbench) continue;
+      of_stack.push_back(predict_stack(stack, proposal, bf16, cost_model.machine()));
+      for (std::string& cell : stack_cells(of_stack.back())) table.rows.back().push_back(std::move(cell));
+    }
   }
   const Screen screen = plain_screen(STDOUT_FILENO);
   const std::string constants = take_constants(table, {"recipe", "GiB/GPU", "ms/step"});
   if (!table.rows.empty()) fmt::print("{}", render_term(table, screen));
   if (!constants.empty()) fmt::print("{}", paragraph("all: " + constants, screen));
   for (const RecipeSearch& search : searches) fmt::print("{}", paragraph(remark_of(search), screen));
+  print_stack(stack, of_stack, screen);
   const MemoryLimit limit = memory_limit_of(cost_model.machine());
   fmt::print("{}", paragraph(fmt::format(
                                  "predicted for {}, {} GiB ({}), of which {} GiB is left for the driver and "
@@ -264,7 +287,8 @@ void print_plan(const PlanCommand& command, const std::vector<RecipeSearch>& sea
                                screen));
 }
 
-Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16, const Machine& machine) {
+Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16, Stack stack,
+                   const Machine& machine) {
   const Case& c = proposal.plan.fields;
   const StepEstimate& step = proposal.estimate.step;
   Json json = {{"id", proposal.plan.id}};
@@ -285,13 +309,14 @@ Json proposal_json(const LayoutProposal& proposal, const LayoutProposal* bf16, c
   }
   json["bubble_ms"] = 1e3 * proposal.estimate.bubble_seconds;
   for (const StepPart& part : parts_of(proposal)) json["parts"][part.name] = part.seconds / step.seconds;
+  if (stack != Stack::precbench) json["stack"] = stack_json(predict_stack(stack, proposal, bf16, machine));
   return json;
 }
 
-Json plan_json(const std::vector<RecipeSearch>& searches, const CostModel& cost_model) {
-  Json json = {{"machine", cost_model.machine().name},
-               {"rates", cost_model.rates().machine},
-               {"recipes", Json::array()}};
+Json plan_json(const std::vector<RecipeSearch>& searches, Stack stack, const CostModel& cost_model) {
+  Json json = {{"machine", cost_model.machine().name}, {"rates", cost_model.rates().machine}};
+  if (stack != Stack::precbench) json["stack"] = name_of(stack);
+  json["recipes"] = Json::array();
   const LayoutProposal* bf16 = best_of(searches, "bf16");
   for (const RecipeSearch& search : searches) {
     const LayoutSearch& found = search.found;
@@ -305,7 +330,7 @@ Json plan_json(const std::vector<RecipeSearch>& searches, const CostModel& cost_
     one["least_bytes"] = found.least_bytes ? Json(*found.least_bytes) : Json();
     one["proposals"] = Json::array();
     for (const LayoutProposal& proposal : found.proposals)
-      one["proposals"].push_back(proposal_json(proposal, bf16, cost_model.machine()));
+      one["proposals"].push_back(proposal_json(proposal, bf16, stack, cost_model.machine()));
     json["recipes"].push_back(std::move(one));
   }
   return json;
@@ -442,19 +467,27 @@ CLI::App* add_plan_command(CLI::App& app, PlanCommand& command) {
   sub->add_option("--out", command.out, "file of comparisons with published runs, a line for each")
       ->type_name("FILE")
       ->group("Plan");
+  sub->add_option("--stack", command.stack,
+                  "training software whose predicted speed stands beside ours: pytorch, megatron")
+      ->type_name("NAME")
+      ->group("Plan");
   sub->add_flag("--json", command.json, "output as JSON")->group("Plan");
   return sub;
 }
 
 int plan_layouts(const PlanCommand& command) {
-  if (command.layout == "published") return compare_published(command);
+  stack_of(command);
+  if (command.layout == "published") {
+    if (!command.stack.empty()) throw InvalidInput("--stack: published runs are compared with our step; leave it out");
+    return compare_published(command);
+  }
   need(!command.on.empty(), "--on");
   need(!command.global_batch.empty(), "--global-batch");
   if (!command.out.empty()) throw InvalidInput("--out: needs --layout published");
   const CostModel cost_model(find_machine(command.on));
   const std::vector<RecipeSearch> searches = search_recipes(command, cost_model);
   if (command.json)
-    fmt::print("{}\n", plan_json(searches, cost_model).dump(2, ' ', true, Json::error_handler_t::replace));
+    fmt::print("{}\n", plan_json(searches, stack_of(command), cost_model).dump(2, ' ', true, Json::error_handler_t::replace));
   else
     print_plan(command, searches, cost_model);
   return std::any_of(searches.begin(), searches.end(),

@@ -22,7 +22,8 @@ struct PlanCommand {
   std::int64_t proposals = 3;  ///< for each recipe
   std::string layout = "best";
   std::string published = "results/published/points.json";  ///< file of published runs
-  std::string out;  ///< file of comparisons with published runs; empty: none
+  std::string out;    ///< file of comparisons with published runs; empty: none
+  std::string stack;  ///< whose speed stands beside ours (stack_factor.h); empty: ours alone
   bool json = false;
 };
 

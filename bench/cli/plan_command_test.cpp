@@ -41,6 +41,23 @@ TEST_CASE("plan: proposals are confirmed by a dry run with their flags", "[plan]
   }
 }
 
+TEST_CASE("plan: --stack adds the stack's speed and changes no proposal", "[plan][stack]") {
+  const std::string command = std::string(kSmall) + " --recipe bf16,tensorwise --tensor 1 --pipeline 1 --context 1 --json";
+  const auto ours = precbench_says(command), theirs = precbench_says(command + " --stack pytorch");
+  REQUIRE(theirs.status == 0);
+  auto plan = nlohmann::json::parse(theirs.text);
+  CHECK(plan["stack"] == "pytorch");
+  const auto fp8 = plan["recipes"][1]["proposals"][0];
+  CHECK(fp8["stack"]["tokens_per_s"].get<double>() ==
+        Approx(fp8["tokens_per_s"].get<double>() * fp8["stack"]["factor"].get<double>()));
+  CHECK(fp8["stack"]["over_bf16"].get<double>() < fp8["over_bf16"].get<double>());
+  CHECK(plan["recipes"][0]["proposals"][0]["stack"]["over_bf16"] == 1.0);
+  plan.erase("stack");
+  for (auto& recipe : plan["recipes"])
+    for (auto& proposal : recipe["proposals"]) proposal.erase("stack");
+  CHECK(plan == nlohmann::json::parse(ours.text));
+}
+
 TEST_CASE("plan: bad input is one line that names the flag", "[plan]") {
   const std::string rest = " --on h100 --gpus 8 --seq 2048 --global-batch 32";
   CHECK(contains(refused("plan --model tiny --on h100 --gpus 8 --seq 128 --global-batch 0"),
@@ -51,6 +68,7 @@ TEST_CASE("plan: bad input is one line that names the flag", "[plan]") {
   CHECK(
       contains(refused("plan --model llama3.2-1b --on nosuch --gpus 8 --seq 128 --global-batch 8"), "--on"));
   CHECK(contains(refused(std::string(kSmall) + " --lr 1"), "--lr: does not matter to plan"));
+  CHECK(contains(refused(std::string(kSmall) + " --stack jax"), "--stack: unknown stack \"jax\""));
   CHECK(contains(refused(std::string(kSmall) + " --seq 1024,2048"), "--seq: plan takes one value"));
   CHECK(contains(refused(std::string(kSmall) + " --recipe mxfp8"), "does not multiply the formats of mxfp8"));
 }

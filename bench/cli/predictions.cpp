@@ -90,35 +90,6 @@ SpeedUp with_error(double value, double log_error) {
   return {value, value / width, value * width};
 }
 
-/// Predicts the stack's step of each case, and its speed-up over that of `bases`, by case (its own place: none).
-void predict_stack(const std::vector<Plan>& grid, const std::vector<std::size_t>& bases,
-                   const Machine& machine, Stack stack, std::vector<CasePrediction>& predictions) {
-  for (std::size_t i = 0; i < grid.size(); ++i) {
-    CasePrediction& p = predictions[i];
-    if (!p.step) continue;
-    const StackSetting setting = stack_setting(grid[i], machine, p.step->seconds);
-    StackPrediction& of = p.stack.emplace();
-    of.factor = stack_factor(stack, setting);
-    of.no_evidence = of.factor.no_evidence;
-    of.tokens_per_s =
-        with_error(p.tokens_per_s * of.factor.factor, std::hypot(p.step->log_error, of.factor.log_error));
-    if (!p.over_bf16) continue;
-    const std::size_t base = bases[i];
-    if (base == i) {
-      of.over_bf16 = *p.over_bf16;
-      continue;
-    }
-    const StepEstimate& bf16 = *predictions[base].step;
-    const StackFactor factor =
-        stack_speedup_factor(stack, setting, stack_setting(grid[base], machine, bf16.seconds));
-    of.over_bf16 = with_error(p.over_bf16->ratio * factor.factor,
-                              std::hypot(speedup_log_error(*p.step, bf16), factor.log_error));
-    for (const std::string& line : factor.no_evidence)
-      if (std::find(of.no_evidence.begin(), of.no_evidence.end(), line) == of.no_evidence.end())
-        of.no_evidence.push_back(line);
-  }
-}
-
 /// Returns the milliseconds that waits for the collectives of each axis take.
 std::map<std::string, double> exposed_ms(const CasePrediction& p) {
   std::map<std::string, double> sums;
@@ -136,17 +107,6 @@ std::vector<std::pair<std::string, double>> class_ms(const StepTime& time) {
     if (const double seconds = time.class_seconds[static_cast<std::size_t>(i)]; seconds > 0)
       classes.emplace_back(name_of(static_cast<OpClass>(i)), 1e3 * seconds);
   return classes;
-}
-
-Json stack_json(const StackPrediction& stack) {
-  const SpeedUp &speed = stack.tokens_per_s, over = stack.over_bf16.value_or(SpeedUp{});
-  return {{"factor", stack.factor.factor},
-          {"factor_80", {stack.factor.low(), stack.factor.high()}},
-          {"tokens_per_s", speed.ratio},
-          {"tokens_per_s_80", {speed.low, speed.high}},
-          {"over_bf16", stack.over_bf16 ? Json(over.ratio) : Json()},
-          {"over_bf16_80", stack.over_bf16 ? Json{over.low, over.high} : Json()},
-          {"no_evidence", stack.no_evidence}};
 }
 
 Json case_json(const Plan& plan, const CasePrediction& p, const CaseLabels& labels) {
@@ -221,10 +181,7 @@ void print_speeds(const std::vector<Plan>& grid, const std::vector<CasePredictio
                              with_commas(p.tokens_per_s), fmt::format("{:.0f}", p.tflops_per_gpu),
                              p.over_bf16 ? speedup_text(*p.over_bf16) : "-"});
       if (p.stack) {
-        const SpeedUp& speed = p.stack->tokens_per_s;
-        row.push_back(fmt::format("{} ({}-{})", with_commas(speed.ratio), with_commas(speed.low),
-                                  with_commas(speed.high)));
-        row.push_back(p.stack->over_bf16 ? speedup_text(*p.stack->over_bf16) : "-");
+        for (std::string& cell : stack_cells(*p.stack)) row.push_back(std::move(cell));
       }
     }
     row.resize(table.columns.size(), "-");
@@ -341,40 +298,21 @@ void print_layouts(const std::vector<Plan>& grid, const std::vector<CasePredicti
 }
 
 /// Returns "0.71 (0.58-0.87)", or the range of several factors.
-std::string factors_text(const std::vector<CasePrediction>& predictions) {
-  std::optional<StackFactor> least, most;
-  for (const CasePrediction& p : predictions) {
-    if (!p.stack) continue;
-    const StackFactor& factor = p.stack->factor;
-    if (!least || factor.factor < least->factor) least = factor;
-    if (!most || factor.factor > most->factor) most = factor;
-  }
-  if (!least) return "";
+std::string factors_text(const std::vector<StackPrediction>& predictions) {
   const auto text = [](const StackFactor& factor) {
     return fmt::format("{:.2f} ({:.2f}-{:.2f})", factor.factor, factor.low(), factor.high());
   };
-  return text(*least) == text(*most) ? text(*least) : fmt::format("{} to {}", text(*least), text(*most));
+  const auto [least, most] = std::minmax_element(
+      predictions.begin(), predictions.end(),
+      [](const StackPrediction& a, const StackPrediction& b) { return a.factor.factor < b.factor.factor; });
+  const std::string low = text(least->factor), high = text(most->factor);
+  return low == high ? low : fmt::format("{} to {}", low, high);
 }
 
-/// Prints which factors the stack's columns have, and what they have no evidence for.
-void print_stack(const std::vector<CasePrediction>& predictions, Stack stack, const Screen& screen) {
-  const std::string factors = factors_text(predictions);
-  if (factors.empty()) return;
-  fmt::print(
-      "{}",
-      paragraph(fmt::format("{}: our step times {}, as measured and published comparisons with our steps say "
-                            "(results/predicted/README.md)",
-                            name_of(stack), factors),
-                screen));
-  std::vector<std::string> missing;
-  for (const CasePrediction& p : predictions)
-    if (p.stack)
-      for (const std::string& line : p.stack->no_evidence)
-        if (std::find(missing.begin(), missing.end(), line) == missing.end()) missing.push_back(line);
-  for (const std::string& line : missing)
-    fmt::print(
-        "{}",
-        paragraph(line + ": estimated from other recipes, machines or steps, with a wide interval", screen));
+/// Adds the lines that a list does not have yet.
+void add_new(const std::vector<std::string>& lines, std::vector<std::string>& list) {
+  for (const std::string& line : lines)
+    if (std::find(list.begin(), list.end(), line) == list.end()) list.push_back(line);
 }
 
 }  // namespace
@@ -404,6 +342,58 @@ std::string speedup_text(const SpeedUp& speedup) {
   return fmt::format("{:.2f}x ({:.2f}-{:.2f})", speedup.ratio, speedup.low, speedup.high);
 }
 
+StackPrediction predict_stack(Stack stack, const Machine& machine, const PlannedStep& own, const PlannedStep* bf16) {
+  const StackSetting setting = stack_setting(own.plan, machine, own.step.seconds);
+  StackPrediction p;
+  p.factor = stack_factor(stack, setting);
+  p.no_evidence = p.factor.no_evidence;
+  p.tokens_per_s = with_error(
+      static_cast<double>(own.plan.tokens_per_step()) / own.step.seconds * p.factor.factor,
+      std::hypot(own.step.log_error, p.factor.log_error));
+  if (!bf16) return p;
+  const SpeedUp ours = speedup_of(own.step, bf16->step);
+  if (&own.step == &bf16->step) {
+    p.over_bf16 = ours;
+    return p;
+  }
+  const StackFactor factor =
+      stack_speedup_factor(stack, setting, stack_setting(bf16->plan, machine, bf16->step.seconds));
+  p.over_bf16 =
+      with_error(ours.ratio * factor.factor, std::hypot(speedup_log_error(own.step, bf16->step), factor.log_error));
+  add_new(factor.no_evidence, p.no_evidence);
+  return p;
+}
+
+std::vector<std::string> stack_cells(const StackPrediction& prediction) {
+  const SpeedUp& speed = prediction.tokens_per_s;
+  return {fmt::format("{} ({}-{})", with_commas(speed.ratio), with_commas(speed.low), with_commas(speed.high)),
+          prediction.over_bf16 ? speedup_text(*prediction.over_bf16) : "-"};
+}
+
+Json stack_json(const StackPrediction& prediction) {
+  const SpeedUp &speed = prediction.tokens_per_s, over = prediction.over_bf16.value_or(SpeedUp{});
+  return {{"factor", prediction.factor.factor},
+          {"factor_80", {prediction.factor.low(), prediction.factor.high()}},
+          {"tokens_per_s", speed.ratio},
+          {"tokens_per_s_80", {speed.low, speed.high}},
+          {"over_bf16", prediction.over_bf16 ? Json(over.ratio) : Json()},
+          {"over_bf16_80", prediction.over_bf16 ? Json{over.low, over.high} : Json()},
+          {"no_evidence", prediction.no_evidence}};
+}
+
+void print_stack(Stack stack, const std::vector<StackPrediction>& predictions, const Screen& screen) {
+  if (predictions.empty()) return;
+  fmt::print("{}", paragraph(fmt::format("{}: our step times a factor of {}, from measured and published comparisons with "
+                                         "our step (results/predicted/README.md)",
+                                         name_of(stack), factors_text(predictions)),
+                             screen));
+  std::vector<std::string> missing;
+  for (const StackPrediction& p : predictions) add_new(p.no_evidence, missing);
+  for (const std::string& line : missing)
+    fmt::print("{}",
+               paragraph(line + ": estimated from other recipes, machines or steps, with a wide interval", screen));
+}
+
 const char* name_of(Fit fit) {
   static constexpr const char* kNames[] = {"yes", "tight", "no"};
   return kNames[static_cast<int>(fit)];
@@ -428,14 +418,19 @@ std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const Co
     predictions.push_back(predict_case(grid[i], model));
     if (!grid[i].recipe.quantized() && predictions[i].step) bf16.emplace(setting_of(grid[i].fields), i);
   }
-  std::vector<std::size_t> bases(grid.size());
   for (std::size_t i = 0; i < grid.size(); ++i) {
+    CasePrediction& p = predictions[i];
+    if (!p.step) continue;
     const auto base = bf16.find(setting_of(grid[i].fields));
-    if (!predictions[i].step || base == bf16.end()) continue;
-    bases[i] = base->second;
-    predictions[i].over_bf16 = speedup_of(*predictions[i].step, *predictions[base->second].step);
+    const PlannedStep own{grid[i], *p.step};
+    std::optional<PlannedStep> in_bf16;
+    if (base != bf16.end()) {
+      in_bf16.emplace(PlannedStep{grid[base->second], *predictions[base->second].step});
+      p.over_bf16 = speedup_of(own.step, in_bf16->step);
+    }
+    if (stack != Stack::precbench)
+      p.stack = predict_stack(stack, model.machine(), own, in_bf16 ? &*in_bf16 : nullptr);
   }
-  if (stack != Stack::precbench) predict_stack(grid, bases, model.machine(), stack, predictions);
   return predictions;
 }
 
@@ -465,7 +460,10 @@ bool print_predictions(const std::vector<Plan>& grid, const CostModel& model, bo
   print_speeds(grid, predictions, labels, stack, screen);
   print_times(grid, predictions, labels, screen);
   print_layouts(grid, predictions, labels, screen);
-  if (stack != Stack::precbench) print_stack(predictions, stack, screen);
+  std::vector<StackPrediction> of_stack;
+  for (const CasePrediction& p : predictions)
+    if (p.stack) of_stack.push_back(*p.stack);
+  print_stack(stack, of_stack, screen);
   const MemoryLimit limit = memory_limit_of(model.machine());
   fmt::print(
       "{}",

@@ -12,6 +12,7 @@
 #include "bench/predict/layout_estimate.h"
 #include "bench/predict/predict.h"
 #include "bench/predict/stack_factor.h"
+#include "results/text/screen.h"
 
 namespace precbench {
 
@@ -35,9 +36,21 @@ std::string speedup_text(const SpeedUp& speedup);
 struct StackPrediction {
   StackFactor factor;
   SpeedUp tokens_per_s;                  ///< all GPUs together; `ratio` is the value
-  std::optional<SpeedUp> over_bf16;      ///< the stack's own speed-up; null without such a case in the grid
+  std::optional<SpeedUp> over_bf16;      ///< the stack's own speed-up; null without a step in BF16
   std::vector<std::string> no_evidence;  ///< of the factor and of that of the speed-up
 };
+/// A plan with our prediction of its step.
+struct PlannedStep {
+  const Plan& plan;
+  const StepEstimate& step;
+};
+/// `bf16`: the step that speed-ups are over; null for none. It may be `own`, whose speed-up is 1.
+StackPrediction predict_stack(Stack stack, const Machine& machine, const PlannedStep& own, const PlannedStep* bf16);
+/// Returns the cells of a table: "62,356 (54,387-71,494)", and the speed-up, "-" without one.
+std::vector<std::string> stack_cells(const StackPrediction& prediction);
+nlohmann::ordered_json stack_json(const StackPrediction& prediction);
+/// Prints which factors the predictions have, and what they have no evidence for, below a table of them.
+void print_stack(Stack stack, const std::vector<StackPrediction>& predictions, const Screen& screen);
 
 /// Prediction of one case on a machine.
 struct CasePrediction {

@@ -181,7 +181,7 @@ std::optional<double> published_speedup(const PublishedPoint& point,
   return point.speedup_over_bf16;
 }
 
-double rounded(double value) {
+double to_digits(double value) {
   constexpr int kDigits = 4;
   if (value == 0) return 0;
   const double scale = std::pow(10, kDigits - 1 - static_cast<int>(std::floor(std::log10(std::abs(value)))));
@@ -189,7 +189,7 @@ double rounded(double value) {
 }
 
 nlohmann::ordered_json factor_json(const StackFactor& factor) {
-  return {rounded(factor.factor), rounded(factor.low()), rounded(factor.high())};
+  return {to_digits(factor.factor), to_digits(factor.low()), to_digits(factor.high())};
 }
 
 /// Returns the factor of each recipe, machine and kind of model with evidence, for large steps of a new model on several GPUs.
@@ -364,7 +364,7 @@ nlohmann::ordered_json stacks_json(const std::vector<StackEvidence>& evidence, c
       "prediction. without_source, without_model: the factor from other sources or models alone, with its 80% interval. examples: factors of "
       "micro-steps of 1 s on several GPUs.";
   for (int i = 0; i < kStackEffects; ++i)
-    json["spreads"][name_of(static_cast<StackEffect>(i))] = rounded(spreads[static_cast<std::size_t>(i)]);
+    json["spreads"][name_of(static_cast<StackEffect>(i))] = to_digits(spreads[static_cast<std::size_t>(i)]);
   json["examples"] = examples_json(StackModel(evidence, spreads));
   json["evidence"] = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < evidence.size(); ++i) {
@@ -381,10 +381,10 @@ nlohmann::ordered_json stacks_json(const std::vector<StackEvidence>& evidence, c
                                   {"gpu", e.setting.gpu},
                                   {"architecture", e.setting.architecture},
                                   {"several_gpus", e.setting.several_gpus},
-                                  {"micro_step_s", rounded(e.setting.micro_step_s)}};
-    if (e.speedup) row["bf16_micro_step_s"] = rounded(e.base_micro_step_s);
-    row["ours"] = rounded(e.ours), row["theirs"] = rounded(e.theirs);
-    row["log_error"] = rounded(e.log_error);
+                                  {"micro_step_s", to_digits(e.setting.micro_step_s)}};
+    if (e.speedup) row["bf16_micro_step_s"] = to_digits(e.base_micro_step_s);
+    row["ours"] = to_digits(e.ours), row["theirs"] = to_digits(e.theirs);
+    row["log_error"] = to_digits(e.log_error);
     if (!e.assumed.empty()) row["assumed"] = e.assumed;
     row["without_source"] = factor_json(held_out[i].without_source);
     row["without_model"] = factor_json(held_out[i].without_model);

@@ -86,7 +86,7 @@ Stack stack_of_name(const std::string& name, const std::string& where) {
 }
 
 StackEvidence evidence_from_json(const nlohmann::json& json, const std::string& where) {
-  constexpr NumberRange kSeconds{1e-9, 1e9}, kValue{1e-9, 1e15}, kError{0, 10};
+  constexpr NumberRange kStepSeconds{1e-9, 1e9}, kValue{1e-9, 1e15}, kError{0, 10};
   StackEvidence e;
   e.stack = stack_of_name(json.at("stack"), where + ": stack");
   e.measured = json.at("kind") == "measured";
@@ -95,10 +95,10 @@ StackEvidence evidence_from_json(const nlohmann::json& json, const std::string& 
   StackSetting& s = e.setting;
   s.recipe = json.at("recipe"), s.gpu = json.at("gpu"), s.architecture = json.at("architecture");
   s.model = json.at("widths"), s.several_gpus = json.at("several_gpus"), s.experts = json.at("experts");
-  s.micro_step_s = number_within(json.at("micro_step_s"), kSeconds, where + ": micro_step_s");
+  s.micro_step_s = number_within(json.at("micro_step_s"), kStepSeconds, where + ": micro_step_s");
   if (e.speedup)
     e.base_micro_step_s =
-        number_within(json.at("bf16_micro_step_s"), kSeconds, where + ": bf16_micro_step_s");
+        number_within(json.at("bf16_micro_step_s"), kStepSeconds, where + ": bf16_micro_step_s");
   e.ours = number_within(json.at("ours"), kValue, where + ": ours");
   e.theirs = number_within(json.at("theirs"), kValue, where + ": theirs");
   e.log_error = number_within(json.at("log_error"), kError, where + ": log_error");
