@@ -34,7 +34,7 @@ TEST_CASE("measured_stacks: one comparison for the same work and day, per GPU", 
   CHECK(bf16->setting.several_gpus);
   CHECK(bf16->setting.micro_step_s == Approx(0.421).epsilon(0.01));
   CHECK(bf16->log_error == 0);
-  CHECK_THROWS_WITH(measured_stacks({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"}),
+  CHECK_THROWS_WITH(measured_stacks({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"}),
                     Catch::Matchers::Contains("pytorch.ndjson"));
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("fit_spreads: variation goes to the effect that explains it", "[stack]
   const StackSpreads steps = fit_spreads(sources_of(0.01, 0.2), first_spreads());
   CHECK(spread(steps, StackEffect::source) < 0.1);
   CHECK(spread(steps, StackEffect::rest) > 0.1);
-  // What no evidence tells apart keeps the widest spread.
+  // An effect that no evidence tells apart keeps the widest spread.
   CHECK(spread(steps, StackEffect::experts) == Approx(kMostSpread).epsilon(0.01));
 }
 
