@@ -240,7 +240,7 @@ TEST_CASE(
   same("check --baseline {} " + baseline + " --tokens-per-s off");
   same("predict {}");
   same("report --format csv - <{}");
-  // What is left out of rates is said of the records that were read.
+  // Rates say why records were skipped.
   CHECK(contains(testing::precbench_says("rates " + file + " -o " + (folder / "rates")).text,
                  "records skipped: of a study"));
   says("advise --model smollm2-135m --gpu h200 --records " + file);

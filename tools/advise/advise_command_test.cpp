@@ -213,7 +213,7 @@ TEST_CASE("advise: large models and experts get layouts of ranks, which it says 
   CHECK(setting.at("tensor").get<int>() * setting.at("pipeline").get<int>() > 1);
   CHECK(dense.at("recommended").at("runs") == false);
   CHECK(contains(dense.at("notes").dump(), "precbench plan searches more"));
-  // What measures it runs on four GPUs.
+  // The commands that measure it run on four GPUs.
   for (const std::string command : dense.at("measure")) {
     CHECK(contains(command, "--gpus 4"));
     CHECK_FALSE(contains(command, "--tensor"));
