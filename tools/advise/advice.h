@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "results/text/screen.h"
-#include "tools/advise/loss_prices.h"
 #include "tools/advise/speed_rows.h"
 #include "tools/analysis/equal_loss.h"
 #include "tools/analysis/horizon_slope.h"
+#include "tools/law/loss_prices.h"
 
 namespace precbench {
 

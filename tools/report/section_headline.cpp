@@ -13,6 +13,10 @@
 #include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/model_age.h"
+#include "tools/analysis/numerics_label.h"
+#include "tools/analysis/published_losses.h"
+#include "tools/analysis/token_cost.h"
+#include "tools/law/loss_prices.h"
 #include "tools/report/judged_runs.h"
 
 namespace precbench {
@@ -35,38 +39,31 @@ std::string speed_text(const Row& row) {
   return row.tokens_per_s ? rate_text(*row.tokens_per_s) : "-";
 }
 
-/// Verdicts on a recipe: of a study's card, which is stronger, else of runs from scratch.
+/// Tokens for which the law of the loss gap answers, as advise does where the run's number is unknown.
+constexpr double kTokensOfLaw = kHorizons[0];
+
+/// Answers whether a recipe trains a row's model: by a study of this very model, else by runs of it from scratch, else by
+/// what advise expects of it. A study of another model is no answer.
 class Judgements {
  public:
   explicit Judgements(const ReportInput& input) {
-    for (const StudyCard& card : input.cards) cards_[label_of(card)].push_back(&card);
+    for (const StudyCard& card : input.cards) cards_.try_emplace({label_of(card), card.model}, &card);
     for (const JudgedRun& run : judged_runs(input))  // the first of several
       runs_.try_emplace({label_of(run.row), precbench::text_of(run.row, "model")},
                         name_of(*run.recipe->verdict));
   }
 
-  bool empty() const { return cards_.empty() && runs_.empty(); }
-
-  /// Returns the card of the model whose size is nearest the row's; null if no study has the recipe.
+  /// Returns the card of the row's model; null if no study of it has the recipe.
   const StudyCard* card_of(const Row& row) const {
-    const StudyCard* nearest = nullptr;
-    for (const StudyCard* card : cards_of(row))
-      if (!nearest || distance(*card, row) < distance(*nearest, row)) nearest = card;
-    return nearest;
+    const auto found = cards_.find({label_of(row), precbench::text_of(row, "model")});
+    return found == cards_.end() ? nullptr : found->second;
   }
 
-  std::string text_of(const Row& row, bool with_model) const {
+  std::string text_of(const Row& row) const {
     if (row.is_bf16()) return "-";
-    const StudyCard* card = card_of(row);
-    if (!card) return text_of_runs(row);
-    std::string text = words_of(*card);
-    if (with_model) text += fmt::format(" ({})", card->model);
-    // A recipe that fails another model is no safe choice for this one.
-    for (const StudyCard* other : cards_of(row))
-      if (other->model != card->model &&
-          (other->verdict.outcome == ForkOutcome::worse || other->verdict.outcome == ForkOutcome::diverged))
-        text += fmt::format("; {} for {}", name_of(other->verdict.outcome), other->model);
-    return text;
+    if (const StudyCard* card = card_of(row)) return words_of(*card);
+    const auto run = runs_.find({label_of(row), precbench::text_of(row, "model")});
+    return run == runs_.end() ? expected_words(row) : run->second;
   }
 
   static std::string words_of(const StudyCard& card) {
@@ -76,31 +73,26 @@ class Judgements {
   }
 
  private:
-  /// Returns how many times one model is larger than the other, as a logarithm; 0 for the same model.
-  static double distance(const StudyCard& card, const Row& row) {
-    if (card.model == precbench::text_of(row, "model")) return 0;
-    const auto own = parameters_of(row.record()), other = parameters_of(*card.fork);
-    return own && other && *own > 0 && *other > 0 ? std::abs(std::log(*own / *other)) : HUGE_VAL;
+  /// Returns the loss gap that advise expects at kTokensOfLaw, served in BF16: "0.0014 [0.0003, 0.0068] at 1T".
+  static std::string expected_words(const Row& row) {
+    const std::string recipe = numerics_label(row.fields);
+    if (const PublishedLoss* failure = known_failure(recipe)) return known_failure_words(*failure);
+    const auto parameters = active_parameters_of(row.record());
+    if (!parameters || *parameters < kSmallestEvidence) return "-";
+    static const LossPrices prices(committed_law(), {}, committed_evidence());
+    const auto price = prices.at(recipe, {*parameters, kTokensOfLaw, Serving::bf16}, kTokensOfLaw);
+    return price ? fmt::format("{:.4f} [{:.4f}, {:.4f}] at {}", price->gap.mean, price->gap.low,
+                               price->gap.high, token_words(kTokensOfLaw))
+                 : "unproven";
   }
 
-  const std::vector<const StudyCard*>& cards_of(const Row& row) const {
-    static const std::vector<const StudyCard*> none;
-    const auto found = cards_.find(label_of(row));
-    return found == cards_.end() ? none : found->second;
-  }
-
-  std::string text_of_runs(const Row& row) const {
-    const auto found = runs_.find({label_of(row), precbench::text_of(row, "model")});
-    return found == runs_.end() ? "-" : found->second;
-  }
-
-  std::map<std::string, std::vector<const StudyCard*>> cards_;       ///< by label
-  std::map<std::pair<std::string, std::string>, std::string> runs_;  ///< verdict by label and model
+  using LabelAndModel = std::pair<std::string, std::string>;
+  std::map<LabelAndModel, const StudyCard*> cards_;
+  std::map<LabelAndModel, std::string> runs_;  ///< verdicts
 };
 
 Tone tone_of_words(const std::string& cell) {
-  // "equivalent, +0.0010 nats; worse for moe-118m"
-  return cell.find("; ") != std::string::npos ? Tone::bad : tone_of_verdict(cell);
+  return cell.starts_with("known to fail") ? Tone::bad : tone_of_verdict(cell);
 }
 
 struct Setting {
@@ -165,6 +157,14 @@ class HeadlineTable {
     rows_.push_back(nullptr);
   }
 
+  /// Returns true if a cell of the finished table has a forecast.
+  bool by_law() const {
+    const std::string end = " at " + token_words(kTokensOfLaw);
+    return std::any_of(rows_.begin(), rows_.end(), [&](const Row* row) {
+      return row && !row->is_bf16() && judgements_.text_of(*row).ends_with(end);
+    });
+  }
+
   /// Returns the models whose studies judge the rows so far.
   std::set<std::string> judging_models() const {
     std::set<std::string> models;
@@ -177,11 +177,8 @@ class HeadlineTable {
   /// Fills the verdicts, whose text depends on the other rows, and removes columns without content. `machines`:
   /// title of the column of ranks and machines.
   void finish(const char* rank, const std::string& machines) {
-    const std::set<std::string> models = judging_models();
-    const bool one = models.size() == 1;
     for (std::size_t i = 0; i < rows_.size(); ++i)
-      if (rows_[i]) table.rows[i].push_back(judgements_.text_of(*rows_[i], models.size() > 1));
-    const std::string trains = one ? fmt::format("trains ({})", *models.begin()) : "trains";
+      if (rows_[i]) table.rows[i].push_back(judgements_.text_of(*rows_[i]));
     table.columns = {{"model", true, false, kKeyRank},
                      {"seq (tokens)", true},
                      {"batch (sequences)", true},
@@ -191,7 +188,7 @@ class HeadlineTable {
                      {"tokens/s", false, false, kKeyRank},
                      {"over bf16", false, false, kKeyRank},
                      {fmt::format("GiB/{}", rank), false, false, kOrdinaryRank + 1},
-                     {trains, true, false, kKeyRank, tone_of_words}};
+                     {"trains", true, false, kKeyRank, tone_of_words}};
     for (std::size_t c = table.columns.size(); c-- > 0;)
       if (!says_something(table, table.columns[c].title)) erase(c);
   }
@@ -243,9 +240,14 @@ Section headline_section(const ReportInput& input) {
                         });
   table.finish(rank, one_kind ? fmt::format("{}s", rank) : "machine");
   section.table = std::move(table.table);
+  if (table.by_law())
+    section.notes.push_back(fmt::format(
+        "trains, \"at {}\": loss gap in nats [80%] that advise expects of this model after so many tokens, served in BF16. A "
+        "verdict is of a study of this model.",
+        token_words(kTokensOfLaw)));
   if (shown < groups)
-    section.notes = {fmt::format("{} of {}, the one of each model with the most recipes, then tokens.", shown,
-                                 plural(groups, "setting"))};
+    section.notes.push_back(fmt::format("{} of {}, the one of each model with the most recipes, then tokens.",
+                                        shown, plural(groups, "setting")));
   return section;
 }
 

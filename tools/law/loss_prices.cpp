@@ -1,5 +1,5 @@
 // Looks up studies and asks the law. See loss_prices.h.
-#include "tools/advise/loss_prices.h"
+#include "tools/law/loss_prices.h"
 
 #include <algorithm>
 #include <cmath>

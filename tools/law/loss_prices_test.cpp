@@ -1,5 +1,5 @@
 // Tests where a price in loss comes from.
-#include "tools/advise/loss_prices.h"
+#include "tools/law/loss_prices.h"
 
 #include "kernels/testing/catch.h"
 #include "tools/analysis/token_cost.h"

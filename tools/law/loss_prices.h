@@ -23,7 +23,7 @@ struct PlannedRun {
 struct LossPrice {
   MeanWithInterval gap;                 ///< mean: the median of a forecast
   std::optional<GapEvidence> measured;  ///< the study that it comes from; null: the law
-  int models = 0;        ///< of kYoungestLawAge and older that were studied in the recipe; 0: only younger ones
+  int models = 0;  ///< of kYoungestLawAge and older that were studied in the recipe; 0: only younger ones
   bool younger = false;  ///< than the law's models: the gap is that at kYoungestLawAge
 
   /// Returns "measured", "law" or "law, young models".
