@@ -89,12 +89,11 @@ CostModel::CostModel(Machine machine)
 CostModel::CostModel(Machine machine, const Rates& rates, const OpTimer& timer)
     : machine_(std::move(machine)), network_(machine_), rates_(&rates), borrowed_(false), timer_(timer) {}
 
-double CostModel::contention(const TraceCollective& collective, const RankGroup& group) const {
+double CostModel::contention(Collective kind, const RankGroup& group) const {
   // Over a slower network the kernels wait more than they move: memory traffic falls with the rate of the ring, in
   // which all members of a domain take part, and the multiprocessors stay occupied.
   constexpr double kProcessors = 16.0 / 132;  // of NCCL's channels; assumed, not measured
   if (network_.level(group) == 0 || network_.levels().empty()) return kNvlinkContention;
-  const Collective kind = collective_of(collective.name);
   const double share = network_.bus_rate(kind, group) / network_.rate(kind, 0, group.ranks);
   return std::min(kNvlinkContention, kNvlinkContention * share + kProcessors);
 }
@@ -139,8 +138,9 @@ TimelineRates CostModel::rates_of(const Trace& trace) const {
   for (const std::vector<int>& ranks : trace.comms) groups.push_back(group_of_ranks(ranks));
   for (const TraceCollective& one : trace.collectives) {
     const RankGroup& group = groups[static_cast<std::size_t>(one.comm)];
-    rates.collective_seconds.push_back(network_.seconds(collective_of(one.name), group, one.buffer_bytes));
-    rates.contention.push_back(contention(one, group));
+    const Collective kind = collective_of(one.name);
+    rates.collective_seconds.push_back(network_.seconds(kind, group, one.buffer_bytes));
+    rates.contention.push_back(contention(kind, group));
   }
   return rates;
 }

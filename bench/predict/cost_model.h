@@ -50,8 +50,10 @@ class CostModel {
   /// Returns the times of a trace's ops and collectives.
   TimelineRates rates_of(const Trace& trace) const;
 
+  /// Returns the share of an op's rate that is lost beside a collective of the group.
+  double contention(Collective collective, const RankGroup& group) const;
+
  private:
-  double contention(const TraceCollective& collective, const RankGroup& group) const;
   /// Returns the standard deviation of the logarithm that a backward GEMM's ratio has in addition to its spread,
   /// because the tables have forward GEMMs alone; 0 for other ops. 80% of its errors are assumed to be within the
   /// difference of both GEMMs' times on the GPU that the ratio is over, where `op` has `formats` and takes `seconds`.

@@ -64,6 +64,7 @@ struct StageTimes {
   double embedding_forward = 0, embedding_backward = 0;
   StepEstimate step;
   std::vector<std::vector<int>> comms;
+  std::vector<bool> own_lane;        // of comms: its collectives run beside those of data ranks
   std::array<RankMemory, 2> memory;  // with few and with many layers
   std::int64_t few = 0, many = 0;
 };
@@ -280,6 +281,9 @@ StageTimes stage_times(Case c, const ModelConfig& model, const ParallelLayout& l
   times.embedding_backward = seconds_of(at[0], "embedding_backward");
   times.step = at[1].step;
   times.comms = at[1].trace.comms;
+  times.own_lane.resize(times.comms.size());
+  for (const TraceCollective& one : at[1].trace.collectives)
+    times.own_lane[static_cast<std::size_t>(one.comm)] = one.lane != kSharedLane;
   times.memory = {at[0].memory, at[1].memory};
   times.few = kFew, times.many = kMany;
   return times;
@@ -528,6 +532,9 @@ MicroBatchCost cost_of_kind(const StageTimes& times) {
   MicroBatchCost cost;
   cost.forward = times.forward.one.seconds;
   cost.backward = times.backward.one.seconds;
+  for (const StepTime* time : {&times.forward.one, &times.backward.one})
+    for (std::size_t comm = 0; comm < time->exposed.size(); ++comm)
+      if (times.own_lane[comm]) cost.exposed += time->exposed[comm];
   cost.embedding_forward = times.embedding_forward;
   cost.embedding_backward = times.embedding_backward;
   cost.head_forward = std::max(0.0, times.forward.rest.seconds - times.embedding_forward);
@@ -540,6 +547,15 @@ MicroBatchCost cost_of_kind(const StageTimes& times) {
   cost.weight_bytes = per_layer(&RankMemory::weights);
   cost.gradient_bytes = per_layer(&RankMemory::gradients);
   cost.optimizer_bytes = per_layer(&RankMemory::states) - cost.weight_bytes - cost.gradient_bytes;
+  const auto rest = [&](std::int64_t RankMemory::*part, double one) {
+    return std::max(0.0, static_cast<double>(times.memory[0].*part) - one * static_cast<double>(times.few));
+  };
+  cost.ends_weight_bytes = rest(&RankMemory::weights, cost.weight_bytes);
+  cost.ends_gradient_bytes = rest(&RankMemory::gradients, cost.gradient_bytes);
+  cost.ends_optimizer_bytes = rest(&RankMemory::states, per_layer(&RankMemory::states)) -
+                              cost.ends_weight_bytes - cost.ends_gradient_bytes;
+  cost.activation_rest_bytes = rest(&RankMemory::activations, cost.activation_bytes);
+  cost.buffer_bytes = static_cast<double>(std::min(times.memory[0].buffers, times.memory[1].buffers));
   return cost;
 }
 

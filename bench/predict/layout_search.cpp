@@ -92,6 +92,7 @@ class Search {
     });
     for (const Candidate& candidate : candidates_) {
       if (candidate.bound_seconds >= slowest_proposal()) break;
+      if (candidate.bound_seconds >= proposal_with(candidate)) continue;
       if (found_.predicted == kMostPredictions) {
         found_.complete = false;
         break;
@@ -105,6 +106,15 @@ class Search {
   double slowest_proposal() const {
     return found_.proposals.size() < question_.proposals ? std::numeric_limits<double>::infinity()
                                                          : found_.proposals.back().estimate.step.seconds;
+  }
+
+  /// Returns the seconds of the proposal with the ranks of a candidate, which it would have to beat.
+  double proposal_with(const Candidate& candidate) const {
+    for (const LayoutProposal& one : found_.proposals)
+      if (ranks_of(one.plan.fields) ==
+          Ranks{candidate.tensor, candidate.context, candidate.pipeline, candidate.ep})
+        return one.estimate.step.seconds;
+    return std::numeric_limits<double>::infinity();
   }
 
   void refuse(const std::string& reason) {
@@ -216,14 +226,15 @@ class Search {
         return;
       }
       const LayoutBound bound = layout_bound(one, model, *cost, cost_model_);
-      if (bound.bytes > static_cast<double>(question_.memory)) {
+      if (bound.bytes * (1 - kBoundTolerance) > static_cast<double>(question_.memory)) {
         ++found_.too_large;
         need(bound.bytes);
         return;
       }
       candidates_.push_back({one.tensor, one.context, one.pipeline, one.virtual_stages, one.batch, one.ep,
                              one.slots, one.accumulation, one.shard_group, &parallel, &shard_optimizer,
-                             &grad_sync, &reshard, &gather, &recompute, bound.seconds});
+                             &grad_sync, &reshard, &gather, &recompute,
+                             bound.seconds * (1 - kBoundTolerance)});
     };
     for (const std::string& parallel : space_.parallel) {
       c.parallel = parallel;
@@ -408,6 +419,16 @@ LayoutSearch best_layouts(const LayoutQuestion& question, const CostModel& cost_
   return search_layouts(question, space, cost_model);
 }
 
+namespace {
+
+/// Traffic of data ranks for a layer: of every micro-batch, and of a step beside that. Seconds of the collectives, and how much longer
+/// ops beside them take.
+struct LayerTraffic {
+  double seconds = 0, slowed = 0, once_seconds = 0, once_slowed = 0;
+};
+
+}  // namespace
+
 LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vector<MicroBatchCost>& layers,
                          const CostModel& cost_model) {
   const auto micro_batches = static_cast<double>(c.micro_steps());
@@ -418,41 +439,54 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
   const double embedding = ends.embedding_forward + ends.embedding_backward;
   const auto shards = static_cast<double>(shards_of(c));
   const bool sharded = c.parallel != "ddp" && shards > 1;
-  // Collectives of data ranks run one after the other, whatever else runs beside them.
-  const RankGroup group{static_cast<std::int64_t>(shards), c.tensor};
-  const auto traffic_of = [&](const MicroBatchCost& layer) {
-    if (!sharded || model.moe) return 0.0;
-    const Network& network = cost_model.network();
-    const double gather =
-        network.seconds(Collective::all_gather, group, layer.weight_bytes * (c.gather == "fp8" ? 0.5 : 1));
-    const double reduce = network.seconds(Collective::reduce_scatter, group,
-                                          std::min(layer.weight_bytes, layer.gradient_bytes));
-    return gather * (c.reshard == "on" ? micro_batches : 1) +
-           reduce * (c.grad_sync == "every" ? micro_batches : 1);
-  };
   // Ranks that share experts hold theirs whole, however many replicas there are.
   const bool whole_experts = c.ep > 1;
+  // Collectives of data ranks run one after the other, whatever else runs beside them, and slow down what does.
+  const RankGroup group{static_cast<std::int64_t>(shards), c.tensor};
+  const bool gathers_often = c.reshard == "on", reduces_often = c.grad_sync == "every";
+  const auto moved_share = [&](const MicroBatchCost& layer) {
+    return whole_experts ? 1 - layer.expert_share : 1;
+  };
+  const auto traffic_of = [&](const MicroBatchCost& layer) {
+    LayerTraffic traffic;
+    if (!sharded) return traffic;
+    const double share = moved_share(layer);
+    const auto add = [&](Collective kind, double bytes, bool often, double calls) {
+      const double seconds = cost_model.network().seconds(kind, group, bytes * share);
+      const double slowed = seconds * cost_model.contention(kind, group);
+      (often ? traffic.seconds : traffic.once_seconds) += seconds * (often ? calls : 1);
+      (often ? traffic.slowed : traffic.once_slowed) += slowed * (often ? calls : 1);
+    };
+    add(Collective::all_gather, layer.weight_bytes * (c.gather == "fp8" ? 0.5 : 1), gathers_often, 2);
+    add(Collective::reduce_scatter, std::min(layer.weight_bytes, layer.gradient_bytes), reduces_often, 1);
+    return traffic;
+  };
   const double ranks = static_cast<double>(c.gpus) / static_cast<double>(c.tensor * c.pipeline);
   const bool shards_optimizer = c.shard_optimizer == "on";
   const double expert_replicas =
       shards_optimizer ? ranks * static_cast<double>(c.tensor) / static_cast<double>(c.ep) : 1;
-  const auto states_of = [&](const MicroBatchCost& layer) {
-    const double whole = whole_experts ? layer.expert_share : 0;
-    const auto sharded_bytes = [&](double bytes) {
-      return bytes * whole + bytes * (1 - whole) / (sharded ? shards : 1);
-    };
-    const double optimizer = layer.optimizer_bytes * whole / expert_replicas + layer.optimizer_bytes *
-                                                                                   (1 - whole) /
-                                                                                   (shards_optimizer ? ranks
-                                                                                    : sharded        ? shards
-                                                                                                     : 1);
-    return optimizer + (c.grad_sync == "every" ? sharded_bytes(layer.gradient_bytes) : layer.gradient_bytes) +
-           layer.weight_bytes * (sharded && c.reshard == "on" ? whole : 1);
+  const double optimizer_shards = shards_optimizer ? ranks : sharded ? shards : 1;
+  const auto states_of = [&](double weights, double gradients, double optimizer, double expert_share) {
+    const double whole = whole_experts ? expert_share : 0;
+    const double own_gradients =
+        c.grad_sync == "every" && sharded ? gradients * whole + gradients * (1 - whole) / shards : gradients;
+    return optimizer * whole / expert_replicas + optimizer * (1 - whole) / optimizer_shards + own_gradients +
+           weights * (sharded && c.reshard == "on" ? whole : 1);
   };
-  const double one_traffic = traffic_of(layers.back());
+  // The layer that moves least stands for all.
+  const LayerTraffic traffic =
+      traffic_of(*std::min_element(layers.begin(), layers.end(), [&](const auto& a, const auto& b) {
+        return a.weight_bytes * moved_share(a) < b.weight_bytes * moved_share(b);
+      }));
   struct Stage {
-    double first = 0, all = 0, states = 0, activations = 0, traffic = 0;
+    double first = 0, all = 0, states = 0, activations = 0, exposed = 0;
+    int layers = 0;
   };
+  // Lines through few layers are below the memory of more layers, and above that of fewer.
+  constexpr double kEnoughLayers = 3;
+  const double of_ends =
+      states_of(ends.ends_weight_bytes, ends.ends_gradient_bytes, ends.ends_optimizer_bytes, 0) *
+      (stages == 1 || model.tied ? 1 : 0.5);
   std::vector<Stage> sums(stages);
   std::size_t next = 0;
   for (std::size_t g = 0; g < groups.front().size(); ++g)
@@ -462,9 +496,12 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
         const double seconds = layer.forward + layer.backward;
         sums[stage].all += seconds;
         if (g == 0) sums[stage].first += seconds;
-        sums[stage].states += states_of(layer);
-        sums[stage].activations += layer.activation_bytes;
-        sums[stage].traffic += one_traffic;
+        Stage& own = sums[stage];
+        own.states +=
+            states_of(layer.weight_bytes, layer.gradient_bytes, layer.optimizer_bytes, layer.expert_share);
+        own.activations += layer.activation_bytes;
+        ++own.layers;
+        own.exposed += layer.exposed;
       }
   LayoutBound bound;
   // Stages before a stage fill its first micro-batch and drain its last one, one group of layers each.
@@ -473,13 +510,25 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
     double micro_batch = sums[stage].all;
     if (stage == 0) micro_batch += embedding;
     if (stage == stages - 1) micro_batch += ends.head_forward + ends.head_backward;
-    bound.seconds =
-        std::max({bound.seconds, (stage == 0 ? 0 : fill) + micro_batches * micro_batch, sums[stage].traffic});
+    // Compute is slowed beside traffic, except beside what waits of other collectives hide.
+    const auto layers_of_stage = static_cast<double>(sums[stage].layers);
+    const auto slowed = [&](double seconds, double slowed_seconds) {
+      const double all = layers_of_stage * seconds;
+      return all > 0 ? layers_of_stage * slowed_seconds * std::max(0.0, 1 - sums[stage].exposed / all) : 0;
+    };
+    micro_batch += slowed(traffic.seconds, traffic.slowed);
+    const double once = slowed(traffic.once_seconds, traffic.once_slowed);
+    const double traffic_seconds = layers_of_stage * (micro_batches * traffic.seconds + traffic.once_seconds);
+    bound.seconds = std::max(
+        {bound.seconds, (stage == 0 ? 0 : fill) + micro_batches * micro_batch + once, traffic_seconds});
     fill += sums[stage].first;
     const double in_flight =
         micro_batches_in_flight(static_cast<int>(stages), static_cast<int>(c.virtual_stages),
                                 static_cast<int>(stage), c.micro_steps());
-    bound.bytes = std::max(bound.bytes, sums[stage].states + sums[stage].activations * in_flight);
+    double bytes = sums[stage].states + sums[stage].activations * in_flight;
+    if (stage == 0 || stage == stages - 1) bytes += of_ends;
+    if (sums[stage].layers >= kEnoughLayers) bytes += ends.activation_rest_bytes + ends.buffer_bytes;
+    bound.bytes = std::max(bound.bytes, bytes);
   }
   bound.seconds *= straggler_factor(c.gpus);
   return bound;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <tuple>
 
+#include "bench/case/layout_support.h"
 #include "bench/predict/case_layout.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
@@ -87,35 +88,52 @@ TEST_CASE("search_layouts: finds the fastest of all layouts, each predicted alon
     CHECK(estimate_layout(proposal.plan, cost_model).step.seconds == proposal.estimate.step.seconds);
 }
 
+/// Kinds of data parallelism, with --reshard and --grad-sync.
+constexpr const char* kShardings[][3] = {{"ddp", "on", "every"},  {"fsdp", "on", "every"},
+                                         {"fsdp", "off", "last"}, {"fsdp", "on", "last"},
+                                         {"hsdp", "on", "every"}, {"hsdp", "off", "last"}};
+
 TEST_CASE("layout_bound: neither time nor memory of a layout is below its bound", "[plan]") {
   const CostModel cost_model(find_machine("h100-sxm"));
-  for (const auto& [model, layers, ep] :
-       {std::tuple{"llama3.2-1b", 8, 1}, {"qwen3-30b-a3b", 4, 4}, {"deepseek-v2-lite", 4, 4}}) {
+  for (const auto& [model, layers, ep, tensor] : {std::tuple{"llama3.2-1b", 8, 1, 1},
+                                                  {"llama3.2-1b", 8, 1, 2},
+                                                  {"qwen3-30b-a3b", 4, 1, 1},
+                                                  {"qwen3-30b-a3b", 4, 4, 1},
+                                                  {"deepseek-v2-lite", 4, 4, 1}}) {
     LayoutQuestion question = question_of(model, layers, 16);
     question.memory = std::int64_t{1} << 50;
-    question.proposals = 1000;
-    LayoutSpace space = small_space();
-    space.ep = {ep};
-    space.tensor = {1};
-    space.batch = {1};
-    const LayoutSearch found = search_layouts(question, space, cost_model);
-    REQUIRE_FALSE(found.proposals.empty());
-    for (const LayoutProposal& proposal : found.proposals) {
-      Case c = proposal.plan.fields;
-      CaseLayout own = case_layout(proposal.plan);
-      own.c.parallel = "ddp", own.c.shard_group = 1, own.c.reshard = "on", own.c.grad_sync = "every";
-      own.layout.data = static_cast<int>(std::max<std::int64_t>(1, c.ep / c.context)),
-      own.layout.pipeline = 1;
-      own.layout.interleave = 1;
-      const auto costs = micro_batch_costs(own.c, proposal.plan.model, own.layout, cost_model);
-      const LayoutBound bound = layout_bound(c, proposal.plan.model, costs, cost_model);
-      INFO(model << " pipeline " << c.pipeline << " x " << c.virtual_stages << " context " << c.context << " "
-                 << c.parallel << " " << c.reshard << " " << c.grad_sync << " " << c.recompute);
-      CHECK(bound.seconds > 0.2 * proposal.estimate.step.seconds);
-      CHECK(bound.seconds <= 1.02 * proposal.estimate.step.seconds);
-      CHECK(bound.bytes > 0);
-      CHECK(bound.bytes <= 1.02 * static_cast<double>(proposal.estimate.peak_bytes));
-    }
+    Case c = question.c;
+    c.ep = ep, c.tensor = tensor, c.batch = 1;
+    int seen = 0;
+    for (const std::int64_t context : {1, 2})
+      for (const std::int64_t pipeline : {1, 4})
+        for (const char* shard_optimizer : {"off", "on"})
+          for (const auto& [parallel, reshard, grad_sync] : kShardings) {
+            c.context = context, c.pipeline = pipeline, c.shard_optimizer = shard_optimizer;
+            c.parallel = parallel, c.reshard = reshard, c.grad_sync = grad_sync;
+            c.shard_group = c.parallel == "hsdp" ? 2 * context : 1;
+            if (c.parallel == "hsdp" && c.gpus / (c.tensor * c.pipeline) <= 2 * c.context) continue;
+            if (!has_optimizer_replicas(c, find_model(model)) && c.shard_optimizer == "on") continue;
+            const LayoutSearch found = search_one(question, c, cost_model);
+            if (found.proposals.empty()) continue;
+            ++seen;
+            const LayoutProposal& one = found.proposals.front();
+            CaseLayout own = case_layout(one.plan);
+            own.c.parallel = "ddp", own.c.shard_group = 1, own.c.reshard = "on", own.c.grad_sync = "every";
+            own.layout.data = static_cast<int>(std::max<std::int64_t>(1, c.ep / c.context));
+            own.layout.pipeline = own.layout.interleave = 1;
+            own.layout.sharded_optimizer = false;
+            const auto costs = micro_batch_costs(own.c, one.plan.model, own.layout, cost_model);
+            const LayoutBound bound = layout_bound(one.plan.fields, one.plan.model, costs, cost_model);
+            INFO(model << " tensor " << tensor << " pipeline " << pipeline << " context " << context << " "
+                       << parallel << " " << reshard << " " << grad_sync << " " << shard_optimizer);
+            const auto peak = static_cast<double>(one.estimate.peak_bytes);
+            CHECK(bound.seconds > 0.2 * one.estimate.step.seconds);
+            CHECK(bound.seconds <= (1 + kBoundTolerance) * one.estimate.step.seconds);
+            CHECK(bound.bytes > 0.2 * peak);
+            CHECK(bound.bytes <= (1 + kBoundTolerance) * peak);
+          }
+    CHECK(seen >= 20);
   }
 }
 

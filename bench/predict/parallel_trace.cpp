@@ -22,8 +22,6 @@ namespace {
 
 using Kind = TraceEvent::Kind;
 
-constexpr int kSharedLane = 0;  // of the whole Comm (comm.h)
-
 /// Returns the bytes of a quantized copy [rows, cols] with its scales.
 double copy_bytes(const OpFormat& format, std::int64_t rows, std::int64_t cols) {
   if (format.dtype == DType::bf16) return 0;

@@ -14,6 +14,8 @@
 
 namespace precbench {
 
+inline constexpr int kSharedLane = 0;  ///< of the whole Comm (Comm::lane())
+
 /// A kind of call that repeats: equal name, bytes and communicator.
 struct TraceCollective {
   std::string name;         ///< as in CollectiveCount: "all_gather", "reduce_scatter bf16", ...
