@@ -12,7 +12,7 @@ GPT_SHAPE = dict(n_layer=2, n_embd=32, n_head=2, n_positions=32, n_inner=48, voc
 GROUPED = dict(SHAPE, num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
 CLASSIC = {
     "gpt2": dict(GPT_SHAPE, model_type="gpt2", activation_function="gelu_new", tie_word_embeddings=True),
-    "gpt-bigcode": dict(GPT_SHAPE, model_type="gpt_bigcode", n_head=4, n_embd=64, multi_query=True,
+    "gpt-bigcode": dict(GPT_SHAPE, model_type="gpt_bigcode", n_inner=16, vocab_size=24, multi_query=True,
                         activation_function="gelu_pytorch_tanh", tie_word_embeddings=True),
     "gpt-j": dict(GPT_SHAPE, model_type="gptj", activation_function="gelu_new", rotary_dim=8, tie_word_embeddings=False),
     "gpt-neox": dict(SHAPE, model_type="gpt_neox", hidden_act="gelu", rotary_pct=0.25, rotary_emb_base=10000,
@@ -23,9 +23,9 @@ CLASSIC = {
                                 hidden_dropout=0.0, tie_word_embeddings=True),
     "phi": dict(SHAPE, model_type="phi", hidden_act="gelu_new", num_key_value_heads=1, partial_rotary_factor=0.5,
                 layer_norm_eps=1e-5, rope_theta=10000.0, qk_layernorm=False, tie_word_embeddings=False),
-    "starcoder2": dict(GROUPED, model_type="starcoder2", hidden_act="gelu_pytorch_tanh", sliding_window=9, use_bias=True,
-                       norm_epsilon=1e-5, rope_theta=100000.0, residual_dropout=0.0, embedding_dropout=0.0,
-                       tie_word_embeddings=True),
+    "starcoder2": dict(SHAPE, num_key_value_heads=1, intermediate_size=16, vocab_size=24, model_type="starcoder2",
+                       hidden_act="gelu_pytorch_tanh", sliding_window=9, use_bias=True, norm_epsilon=1e-5,
+                       rope_theta=100000.0, residual_dropout=0.0, embedding_dropout=0.0, tie_word_embeddings=True),
     "stablelm": dict(SHAPE, model_type="stablelm", hidden_act="silu", num_key_value_heads=2, use_qkv_bias=True,
                      layer_norm_eps=1e-5, partial_rotary_factor=0.25, rope_theta=10000.0, use_parallel_residual=False,
                      tie_word_embeddings=False),
