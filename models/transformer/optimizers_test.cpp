@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/gpu/gpu_testing.h"
-#include "models/checkpoint/safetensors.h"
+#include "models/transformer/golden_testing.h"
 #include "models/transformer/step_testing.h"
 
 using namespace precbench;
@@ -30,7 +30,7 @@ std::vector<float> hashed(std::uint64_t seed, std::int64_t size) {
 }
 
 struct Goldens {
-  SafetensorsFile file{PRECBENCH_SOURCE_DIR "/models/transformer/golden/optimizers.safetensors"};
+  SafetensorsFile file = open_golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden/optimizers.safetensors");
   ModelConfig model = model_from_json(nlohmann::json::parse(file.metadata().at("model")));
   int steps = std::stoi(file.metadata().at("steps"));
   double rate(const std::string& optimizer) const {

@@ -13,6 +13,7 @@
 
 #include "models/checkpoint/safetensors.h"
 #include "models/config/stored_order.h"
+#include "models/transformer/golden_testing.h"
 #include "models/transformer/optimizer/optimizer.h"
 #include "models/transformer/step_testing.h"
 
@@ -71,7 +72,7 @@ inline constexpr const char* kGoldenMixtures[] = {
 /// One golden step.
 struct Golden {
   Golden(const std::string& folder, const std::string& name)
-      : file(folder + "/step_" + name + ".safetensors") {
+      : file(open_golden(folder + "/step_" + name + ".safetensors")) {
     const auto config = nlohmann::json::parse(file.metadata().at("config"));
     const auto adamw = nlohmann::json::parse(file.metadata().at("optimizer"));
     model = model_from_json(config);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes models/transformer/golden/step_documents.safetensors: a step of fine-tuning on documents of prompt and answer, by
+"""Makes models/transformer/golden/step_documents.safetensors.xz: a step of fine-tuning on documents of prompt and answer, by
 Hugging Face's Llama, whose loss is that of its trainer: labels of -100 have none.
 
     python3 tools/goldens/make_documents_golden.py
@@ -13,9 +13,9 @@ import json
 import pathlib
 
 import torch
-from safetensors.torch import save_file
 
 from make_step_goldens import B, HUGGING_FACE_SHAPE, OPTIMIZER, SHAPE, T, adamw_step, random_weights
+from packed import save_packed
 
 DESCRIPTION = dict(HUGGING_FACE_SHAPE, model_type="llama", head_dim=16, tie_word_embeddings=False, rms_norm_eps=1e-5,
                    rope_theta=500000.0, max_position_embeddings=96, attention_bias=False, mlp_bias=False)
@@ -47,9 +47,8 @@ def main():
     tensors.update({f"grad.{name}": grad.float() for name, grad in grads.items()})
     tensors.update({f"after.{name}": weight for name, weight in after.items()})
     path = pathlib.Path(__file__).resolve().parents[2] / "models" / "transformer" / "golden" / "step_documents.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path,
-              metadata=dict(config=json.dumps(DESCRIPTION), optimizer=json.dumps(OPTIMIZER)))
-    print(f"{path.name}: {path.stat().st_size} bytes, loss {loss.item():.6f} of {answers.sum()} targets, "
+    size = save_packed(tensors, path, dict(config=json.dumps(DESCRIPTION), optimizer=json.dumps(OPTIMIZER)))
+    print(f"{path.name}: {size} bytes, loss {loss.item():.6f} of {answers.sum()} targets, "
           f"gradient norm {norm.item():.4f}")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes models/transformer/golden/step_lora-NAME.safetensors: one LoRA step of small models, by Hugging Face's peft.
+"""Makes models/transformer/golden/step_lora-NAME.safetensors.xz: one LoRA step of small models, by Hugging Face's peft.
 
     python3 tools/goldens/make_lora_goldens.py [NAME...]
 
@@ -17,10 +17,10 @@ import sys
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from make_step_goldens import OPTIMIZER, SMALL_SHAPE, adamw_step
+from packed import save_packed
 
 B, T = 2, 24
 SHAPE = dict(SMALL_SHAPE, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=24)
@@ -102,8 +102,8 @@ def make_golden(path, seed, description):
     tensors.update({"grad." + name: grad.float() for name, grad in grads.items()})
     tensors.update({"after." + name: weight for name, weight in after.items()})
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER), lora=json.dumps(LORA))
-    save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
-    print(f"{path.name}: {path.stat().st_size} bytes, {len(params)} adapters, loss {loss.item():.6f}, "
+    size = save_packed(tensors, path, metadata)
+    print(f"{path.name}: {size} bytes, {len(params)} adapters, loss {loss.item():.6f}, "
           f"gradient norm {norm.item():.4f}")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes models/transformer/golden/step_NAME.safetensors for MoE models, like make_step_goldens.py for dense
+"""Makes models/transformer/golden/step_NAME.safetensors.xz for MoE models, like make_step_goldens.py for dense
 ones.
 
     python3 tools/goldens/make_moe_goldens.py [NAME...]

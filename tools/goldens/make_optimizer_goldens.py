@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes models/transformer/golden/optimizers.safetensors: weights after six steps of each optimizer, by
+"""Writes models/transformer/golden/optimizers.safetensors.xz: weights after six steps of each optimizer, by
 independent code.
 
     pip install torch==2.15 numpy safetensors && tools/goldens/make_optimizer_goldens.py
@@ -15,7 +15,8 @@ import pathlib
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+
+from packed import save_packed
 
 MODEL = dict(layers=1, width=32, ffn=96, heads=2, kv_heads=1, head_dim=16, vocab=40, norm_eps=1e-5, rope_theta=1e4)
 GOLDEN = "models/transformer/golden/optimizers.safetensors"
@@ -128,8 +129,8 @@ def main():
         print(f"{optimizer}: gradient norm before clipping {norm:.4f}")
     path = pathlib.Path(__file__).resolve().parents[2] / GOLDEN
     metadata = dict(model=json.dumps(MODEL), rates=json.dumps(RATES), steps=str(STEPS))
-    save_file(tensors, path, metadata=metadata)
-    print(f"{path.name}: {path.stat().st_size} bytes, torch {torch.__version__}")
+    size = save_packed(tensors, path, metadata)
+    print(f"{path.name}: {size} bytes, torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes models/transformer/golden/step_NAME.safetensors: one training step of small models, by PyTorch
+"""Makes models/transformer/golden/step_NAME.safetensors.xz: one training step of small models, by PyTorch
 autograd.
 
     python3 tools/goldens/make_step_goldens.py [NAME...]
@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 import classic_models as classic
+from packed import save_packed
 from step_model import B, Bf16, Plain, T, Unrounded, loss_of, swiglu_weights
 
 OPTIMIZER = dict(lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, max_norm=1.0)
@@ -470,9 +471,9 @@ def make_golden(path, seed, config, description, library):
     metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
     if name in (*WITH_SPREAD, *classic.CLASSIC):
         metadata["bf16_bounds"] = json.dumps(spread_of(config))
-    save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
+    size = save_packed(tensors, path, metadata)
     plain, rounded = tensors["loss"].item(), tensors["bf16.loss"].item()
-    print(f"{path.name}: {path.stat().st_size} bytes, loss {plain:.6f} (bf16 {rounded:.6f}), "
+    print(f"{path.name}: {size} bytes, loss {plain:.6f} (bf16 {rounded:.6f}), "
           f"gradient norm {norms[''].item():.4f} (bf16 {norms['bf16.'].item():.4f})")
 
 
