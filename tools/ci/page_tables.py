@@ -1,6 +1,6 @@
 """Tables of the pages that precbench report cannot print, for readme_tables.py: results beside those of PyTorch, studies of several
-models side by side, and the outputs of the kernel benchmarks. .ci/run compares the reports that some of them read with the records."""
-import json, lzma, math, pathlib, re, statistics
+models side by side, and the outputs of the kernel benchmarks. Some are taken from reports, which precbench prints."""
+import functools, json, lzma, math, os, pathlib, re, statistics, subprocess, sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -93,10 +93,23 @@ def fsdp2():
                   "precbench peak GiB", "PyTorch peak GiB", "commit"], rows)
 
 
+PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
+
+
+@functools.cache
+def report_of(*names):
+    """Returns the report of records under results/ as Markdown without escapes."""
+    files = [f"{name}.jsonl.xz" for name in names]
+    done = subprocess.run([PROGRAM, "report", *files, "--format", "md"], cwd=RESULTS, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"report {' '.join(files)}: {done.stderr.strip()}")
+    return done.stdout.replace("\\", "")
+
+
 def study_rows(name):
     """Returns the cells of a study's table "Does it train?" by recipe and column, from its report."""
     rows, header = {}, None
-    for line in (RESULTS / f"{name}.md").read_text().replace("\\", "").splitlines():
+    for line in report_of(name).splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("|"):
             header = None
@@ -121,13 +134,13 @@ def sizes():
     """One row per study: cost of each recipe at the oldest age."""
     rows = []
     for model, name in STUDIES.items():
-        found, text = study_rows(name), (RESULTS / f"{name}.md").read_text()
+        found, text = study_rows(name), report_of(name)
         margin, floor = re.search(r"margin ([\d. to]+) nats, noise floor (\d\.\d+)", text).groups()
         shown = {recipe: row["verdict"].rsplit(" at ", 1)[0] for recipe, row in found.items() if recipe in SIZES_RECIPES}
         verdicts = {verdict.split("; ")[-1] for verdict in shown.values()}  # behind "known to fail at 8B (source); "
         failing = [f"`{recipe}`" for recipe, verdict in shown.items() if verdict.startswith("known to fail")]
         tokens = {row["verdict"].rsplit(" at ", 1)[1].removesuffix(" tokens per parameter").split(" to ")[-1] for row in found.values()}
-        rows.append([f"[{model}]({name}.md)", *tokens, margin, floor,
+        rows.append([f"[{model}]({name}.jsonl.xz)", *tokens, margin, floor,
                      *(oldest(found[recipe]) if recipe in found else "-" for recipe in SIZES_RECIPES),
                      " or ".join(sorted(verdicts)) + (f"; {', '.join(sorted(failing))} known to fail" if failing else "")])
     return table(["model", "tokens per parameter", "margin", "noise floor", *(f"`{recipe}`" for recipe in SIZES_RECIPES), "verdict"],
@@ -136,7 +149,7 @@ def sizes():
 
 def age_law():
     """One row per recipe: the power law of the loss gap's share over age, its test, and its extrapolation to the trained model."""
-    text, rows = (RESULTS / "h100/age-15m.md").read_text().replace("\\", ""), []
+    text, rows = report_of("h100/age-15m", "h100/trained-smollm2"), []
     share = r"(\S+% \[\S+ \S+\])"
     for recipe, exponent, forecast, measured in re.findall(
             rf"^- (\S+): the law from 1 to 100 .*exponent of (\S+ \[\S+ \S+\]).*forecasts {share} there, and {share} was", text, re.M):

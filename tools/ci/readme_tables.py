@@ -15,13 +15,12 @@ must be on at least one page:
   tools/ci/readme_tables.py --check    # exit status 1 and a list of the tables that differ from the records
   tools/ci/readme_tables.py --beside-pytorch out/beside-pytorch     # prints the table of what tools/pytorch_baseline/bench_gpu_pytorch.sh left there
 """
-import functools, os, pathlib, re, shlex, subprocess, sys
+import functools, pathlib, re, shlex, subprocess, sys
 
 import prediction_tables
-from page_tables import RESULTS, ROOT, TABLES as PAGE_TABLES, beside_pytorch
+from page_tables import PROGRAM, RESULTS, ROOT, TABLES as PAGE_TABLES, beside_pytorch
 
 TABLES = {**PAGE_TABLES, **prediction_tables.TABLES}
-PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
 MARK = re.compile(r"^<!-- (table|report|law) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
 
 
