@@ -63,7 +63,7 @@ class LayoutEstimator {
 /// alone. Times have the collectives of tensor, context and expert ranks, and none of data ranks.
 struct MicroBatchCost {
   double forward = 0, backward = 0;                      ///< seconds of a layer
-  /// Of these, waits for collectives of tensor and context ranks, which those of data ranks can run beside. Collectives of
+  /// Waits among these for collectives of tensor and context ranks, which those of data ranks can run beside. Collectives of
   /// experts and of data ranks run one after the other.
   double exposed = 0;
   double embedding_forward = 0, embedding_backward = 0;  ///< seconds

@@ -1,9 +1,9 @@
 // RoPE of published models, from their config.json to the angles of far positions, against Hugging Face's
 // rotary embedding (tools/goldens/make_rope_goldens.py).
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/xz_testing.h"
 #include "kernels/numerics/rope_table.h"
 #include "kernels/testing/catch.h"
 #include "models/config/config.h"
@@ -17,8 +17,8 @@ constexpr double kFp32Roundoff = 0x1p-24;  // of FP32, in which the library comp
 }  // namespace
 
 TEST_CASE("RoPE: frequencies and angles match Hugging Face at near and far positions", "[rope]") {
-  std::ifstream file(PRECBENCH_SOURCE_DIR "/models/transformer/golden/rope.json");
-  const auto goldens = nlohmann::json::parse(file);
+  const auto goldens = nlohmann::json::parse(
+      testing::unpacked_file(PRECBENCH_SOURCE_DIR "/models/transformer/golden/rope.json.xz"));
   REQUIRE(goldens.size() >= 7);
   for (const auto& golden : goldens) {
     INFO(golden.at("name"));

@@ -112,7 +112,7 @@ TEST_CASE("answers: fields shared by several records match none of them", "[gate
 TEST_CASE("answers: schema 1 baselines are matched by their fields", "[gate]") {
   for (const auto& [path, model, definition] :
        {std::tuple{"baseline/cpu-tiny.jsonl", "tiny", kPlain},
-        std::tuple{"baseline/nvidia-h200-schema-1.jsonl", "llama3.2-1b", kStretched}}) {
+        std::tuple{"baseline/nvidia-h200-schema-1.jsonl.xz", "llama3.2-1b", kStretched}}) {
     INFO(path);
     const RecordSet baseline = committed(path, model), run = of_today(baseline, definition);
     CHECK(answers(baseline, run).size() == baseline.records.size());

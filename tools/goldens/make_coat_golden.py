@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes kernels/numerics/golden/coat.txt, the reference for COAT's moments in
+"""Makes kernels/numerics/golden/coat.txt.xz, the reference for COAT's moments in
 kernels/numerics/state_formats_test.cpp.
 
 Needs numpy, g++ and a source tree of COAT, whose CUDA kernel of AdamW runs on the CPU (third_party_cuda.py).
 Usage:
-  tools/goldens/make_coat_golden.py TREE > kernels/numerics/golden/coat.txt
+  tools/goldens/make_coat_golden.py TREE | xz -9e > kernels/numerics/golden/coat.txt.xz
 
 Groups avoid cases in which the kernel and state_formats.h differ: no zeros, for which the kernel's minimum
 depends on their order; no two equal ends, nor ends 2^128 apart, whose power it makes infinite or 0; nothing

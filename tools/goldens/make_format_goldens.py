@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes kernels/numerics/golden/formats.txt, the reference for kernels/numerics/formats.h in
+"""Makes kernels/numerics/golden/formats.txt.xz, the reference for kernels/numerics/formats.h in
 kernels/numerics/formats_test.cpp.
 
 Needs ml_dtypes, numpy and torch (any recent version), only to regenerate the file.
-Usage: tools/goldens/make_format_goldens.py > kernels/numerics/golden/formats.txt
+Usage: tools/goldens/make_format_goldens.py | xz -9e > kernels/numerics/golden/formats.txt.xz
 
 Element casts come from ml_dtypes and from PyTorch, which must agree on all 65,536 BF16 inputs and on
 random FP32 ones. Both are monotonic, so the cast of *every* FP32 magnitude follows from the smallest

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/fp4.txt, the reference for MXFP4, Quartet and Quartet II in
+"""Makes kernels/device/golden/fp4.txt.xz, the reference for MXFP4, Quartet and Quartet II in
 kernels/device/fp4_golden_test.cpp.
 
 The authors' code only runs on GPUs (Triton), so this reimplements their formulas in NumPy: mxfp4-llm's and
@@ -7,7 +7,7 @@ microxcaling's for mxfp4_bwd, Quartet's mxfp4_triton.py, Quartet II's nvfp4_trit
 elements as in its paper, and per transform of 128 as in that file). Elements are rounded by a search for the
 nearest value, ties to even, as in hardware; the authors' codes round ties down or up (check_third_party.py
 runs them). Needs only numpy. Usage:
-  tools/goldens/make_fp4_goldens.py > kernels/device/golden/fp4.txt
+  tools/goldens/make_fp4_goldens.py | xz -9e > kernels/device/golden/fp4.txt.xz
 
 Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [32, 256]; "h32.plain" (without signs),
 "h32", "h64", "h128": its transforms. For every format NAME: "NAME.scales" (bytes, one per block of a row),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/history.txt, the reference for delayed scaling in
+"""Makes kernels/device/golden/history.txt.xz, the reference for delayed scaling in
 kernels/device/history_test.cpp.
 
-Needs numpy. Usage: tools/goldens/make_history_goldens.py > kernels/device/golden/history.txt
+Needs numpy. Usage: tools/goldens/make_history_goldens.py | xz -9e > kernels/device/golden/history.txt.xz
 
 Implements the rules of TransformerEngine's bulk update (transformer_engine/common/recipe/delayed_scaling.cu,
 kernel_bulk) independently: a history of `length` entries whose first one receives a step's amax, rolled by

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/msamp_adamw.txt, whole steps of MS-AMP's AdamW for
+"""Makes kernels/device/golden/msamp_adamw.txt.xz, whole steps of MS-AMP's AdamW for
 kernels/device/msamp_adamw_test.cpp: first moment in e4m3, second in FP16, weights in FP32 or FP16; all but
 FP32 have a power-of-two scale per tensor.
 
 Needs numpy and ml_dtypes. Usage:
-  tools/goldens/make_msamp_adamw_golden.py > kernels/device/golden/msamp_adamw.txt
+  tools/goldens/make_msamp_adamw_golden.py | xz -9e > kernels/device/golden/msamp_adamw.txt.xz
 
 The order of operations is that of MS-AMP (msamp/optim/adamw.py and adamw.cu), reimplemented: decay first,
 moments, the update by moments that are not yet rounded, then their codes. All arithmetic is FP32, one

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/mx.txt, the reference for the quantizers in kernels/device/mx_golden_test.cpp.
+"""Makes kernels/device/golden/mx.txt.xz, the reference for the quantizers in kernels/device/mx_golden_test.cpp.
 
 Needs torch and torchao, only to regenerate the file.
-Usage: tools/goldens/make_mx_goldens.py > kernels/device/golden/mx.txt
+Usage: tools/goldens/make_mx_goldens.py | xz -9e > kernels/device/golden/mx.txt.xz
 
 torchao's to_mx quantizes blocks of 32 with each of its scale roundings, to E4M3 and to E5M2; and squares of
 32x32, each as one block of 1024. Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [32,

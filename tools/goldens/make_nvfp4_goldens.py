@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-r"""Makes kernels/numerics/golden/nvfp4.txt, the reference for NVFP4 in kernels/numerics/nvfp4_rounding_test.cpp.
+r"""Makes kernels/numerics/golden/nvfp4.txt.xz, the reference for NVFP4 in kernels/numerics/nvfp4_rounding_test.cpp.
 
 Needs torch, g++ and source trees of torchao, whose tests have TransformerEngine's arithmetic in PyTorch, and
 of TransformerEngine, whose stochastic rounding runs on the CPU (third_party_cuda.py), only to regenerate the
 file. Usage, with AO and TE the trees:
   PYTHONPATH=AO:AO/test/prototype/moe_training/nvfp4_training tools/goldens/make_nvfp4_goldens.py TE \
-    > kernels/numerics/golden/nvfp4.txt
+    | xz -9e > kernels/numerics/golden/nvfp4.txt.xz
 
 Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [64, 48]; "rht": BF16 bits of its
 transpose with the Hadamard transform, [48, 64]. For each of "1x16", "16x16" and "rht.1x16", ".amax" (FP32

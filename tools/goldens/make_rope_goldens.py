@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes models/transformer/golden/rope.json: RoPE of published models by Hugging Face's own rotary embedding.
+"""Makes models/transformer/golden/rope.json.xz: RoPE of published models by Hugging Face's own rotary embedding.
 
     python3 tools/goldens/make_rope_goldens.py
 
@@ -9,6 +9,7 @@ A list of {name, D, config, attention_factor, frequencies [D/2], positions, cos,
 `config` has the RoPE keys of the model's config.json; the numbers are float32, as the library computes them.
 """
 import json
+import lzma
 import pathlib
 
 import torch
@@ -50,9 +51,10 @@ def golden(name, rope):
 
 
 def main():
-    path = pathlib.Path(__file__).resolve().parents[2] / "models" / "transformer" / "golden" / "rope.json"
+    path = pathlib.Path(__file__).resolve().parents[2] / "models" / "transformer" / "golden" / "rope.json.xz"
     goldens = [golden(name, rope) for name, rope in MODELS.items()]
-    path.write_text(json.dumps(goldens).replace('{"name"', '\n{"name"') + "\n")
+    text = json.dumps(goldens).replace('{"name"', '\n{"name"') + "\n"
+    path.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
     print(f"{path.name}: {path.stat().st_size} bytes, {len(goldens)} models")
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/scaled.txt, the reference for codes with one scale per tensor in
+"""Makes kernels/device/golden/scaled.txt.xz, the reference for codes with one scale per tensor in
 kernels/device/scaled_values_test.cpp: FP16 weights, and gradients that ranks reduce in e4m3.
 
-Needs numpy and ml_dtypes. Usage: tools/goldens/make_scaled_goldens.py > kernels/device/golden/scaled.txt
+Needs numpy and ml_dtypes. Usage: tools/goldens/make_scaled_goldens.py | xz -9e > kernels/device/golden/scaled.txt.xz
 
 The casts are numpy's float16 and ml_dtypes' float8_e4m3fn, made saturating. The scale reimplements MS-AMP's
 (common/tensor/meta.py, compute_scaling_factor): a power of two by exponent, inverted if the exponent is

@@ -1,6 +1,6 @@
 """Reads a golden's sections and compares them with the output of other projects' code: for
 check_third_party.py."""
-import pathlib
+import lzma
 
 import numpy as np
 
@@ -9,11 +9,11 @@ failed = False  # True if an unmasked value differed
 
 
 class Golden:
-    """Sections of a file."""
+    """Sections of the golden PATH, committed as PATH.xz."""
 
     def __init__(self, path):
         self.sections = {}
-        words = iter(pathlib.Path(path).read_text().split())
+        words = iter(lzma.open(f"{path}.xz", "rt").read().split())
         for name in words:
             count = int(next(words))
             self.sections[name] = np.array([int(next(words), 16) for _ in range(count)], np.int64)

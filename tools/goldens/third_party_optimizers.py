@@ -1,12 +1,13 @@
 """Compares goldens of optimizers and their state with the code of MS-AMP, COAT and Lion: for
 check_third_party.py."""
+import lzma
 import pathlib
 import sys
 from types import SimpleNamespace
 
 import numpy as np
+import safetensors.torch
 import torch
-from safetensors.torch import load_file
 
 import make_msamp_adamw_golden as msamp_adamw
 import make_optimizer_goldens
@@ -132,7 +133,7 @@ def check_coat(tree, goldens):
 def check_lion(tree, root):
     """Weights and gradients are our script's, the optimizer is the authors'."""
     make_optimizer_goldens.Lion = load("authors_lion", pathlib.Path(tree, "lion/lion_pytorch.py")).Lion
-    golden = load_file(pathlib.Path(root, make_optimizer_goldens.GOLDEN))
+    golden = safetensors.torch.load(lzma.open(pathlib.Path(root, make_optimizer_goldens.GOLDEN + ".xz")).read())
     weights, _ = make_optimizer_goldens.trained("lion")
     for name, p in weights.items():
         compare(f"Lion {name}", p.numpy().view(np.uint32), golden[f"lion.{name}"].numpy().view(np.uint32))
