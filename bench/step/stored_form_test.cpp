@@ -244,7 +244,7 @@ ModelConfig fp8_model() {
 
 /// Checks that loaded weights are NumPy's products of elements and scales, and the file's where it has no FP8.
 void check_fp8(const std::string& path, int ranks, int ep) {
-  const SafetensorsFile products(kFp8 + "-f32.safetensors"), stored(kFp8 + ".safetensors");
+  const SafetensorsFile products = open_golden(kFp8 + "-f32.safetensors"), stored(kFp8 + ".safetensors");
   for (const Named& weights : weights_from(path, fp8_model(), ranks, ep)) {
     std::size_t matrices = 0;
     for (const auto& [name, values] : weights) {

@@ -9,7 +9,6 @@ SHAPE = dict(num_hidden_layers=2, hidden_size=32, intermediate_size=48, num_atte
              max_position_embeddings=64, initializer_range=0.02, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 GPT_SHAPE = dict(n_layer=2, n_embd=32, n_head=2, n_positions=32, n_inner=48, vocab_size=48, resid_pdrop=0.0, embd_pdrop=0.0,
                  attn_pdrop=0.0, layer_norm_epsilon=1e-5, bos_token_id=None, eos_token_id=None, pad_token_id=None)
-GROUPED = dict(SHAPE, num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
 CLASSIC = {
     "gpt2": dict(GPT_SHAPE, model_type="gpt2", activation_function="gelu_new", tie_word_embeddings=True),
     "gpt-bigcode": dict(GPT_SHAPE, model_type="gpt_bigcode", n_inner=16, vocab_size=24, multi_query=True,
@@ -32,14 +31,14 @@ CLASSIC = {
     "stablelm-parallel": dict(SHAPE, model_type="stablelm", hidden_act="silu", num_key_value_heads=1, use_qkv_bias=False,
                               layer_norm_eps=1e-5, partial_rotary_factor=0.25, rope_theta=10000.0,
                               use_parallel_residual=True, tie_word_embeddings=False),
-    "nemotron": dict(GROUPED, model_type="nemotron", hidden_act="relu2", head_dim=16, hidden_size=40, norm_eps=1e-5,
-                     partial_rotary_factor=0.5, rope_theta=10000.0, attention_bias=False, mlp_bias=False,
-                     tie_word_embeddings=False),
+    "nemotron": dict(SHAPE, num_attention_heads=4, num_key_value_heads=2, model_type="nemotron", hidden_act="relu2", head_dim=16,
+                     hidden_size=40, norm_eps=1e-5, partial_rotary_factor=0.5, rope_theta=10000.0, attention_bias=False,
+                     mlp_bias=False, tie_word_embeddings=False),
     "nemotron-biases": dict(SHAPE, model_type="nemotron", hidden_act="relu2", head_dim=16, num_key_value_heads=1,
                             norm_eps=1e-5, partial_rotary_factor=0.5, rope_theta=10000.0, attention_bias=True, mlp_bias=True,
                             tie_word_embeddings=False),
-    "cohere": dict(GROUPED, model_type="cohere", hidden_act="silu", layer_norm_eps=1e-5, logit_scale=0.125,
-                   rope_theta=10000.0, use_qk_norm=False, attention_bias=False),
+    "cohere": dict(SHAPE, num_key_value_heads=1, intermediate_size=16, vocab_size=24, model_type="cohere", hidden_act="silu",
+                   layer_norm_eps=1e-5, logit_scale=0.125, rope_theta=10000.0, use_qk_norm=False, attention_bias=False),
     "cohere2": dict(SHAPE, model_type="cohere2", hidden_act="silu", head_dim=16, num_key_value_heads=1, layer_norm_eps=1e-5,
                     logit_scale=0.25, rope_theta=50000.0, attention_bias=False, sliding_window=7, sliding_window_pattern=2),
 }

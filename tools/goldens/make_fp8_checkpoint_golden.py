@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes bench/step/golden/qwen3-moe-fp8.safetensors, a small random Qwen3-MoE whose matrices are stored in FP8 under
-the conventions of published checkpoints, and qwen3-moe-fp8-f32.safetensors with their values, computed by NumPy.
+the conventions of published checkpoints, and qwen3-moe-fp8-f32.safetensors.xz with their values, computed by NumPy.
 
     pip install torch transformers ml_dtypes safetensors && tools/goldens/make_fp8_checkpoint_golden.py
 
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+from packed import save_packed
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "bench/step/golden"
 WIDTH, HEADS, KV_HEADS, HEAD, EXPERTS, EXPERT_FFN, VOCAB, BLOCK = 136, 9, 3, 16, 2, 8, 16, 128
@@ -94,7 +96,7 @@ def main():
                        ("self_attn.k_norm", HEAD)):
         plain(LAYER + norm + ".weight", size)
     save_file({name: tensor.contiguous() for name, tensor in stored.items()}, FOLDER / "qwen3-moe-fp8.safetensors")
-    save_file(values, FOLDER / "qwen3-moe-fp8-f32.safetensors")
+    save_packed(values, FOLDER / "qwen3-moe-fp8-f32.safetensors")
 
 
 main()
