@@ -50,7 +50,8 @@ void add_once(std::vector<std::string>& items, const std::string& item) {
 }
 
 std::string speed_words(const SpeedRow& row) {
-  return fmt::format("{} as fast as BF16 ({})", factor(*row.speedup), name_of(row.source));
+  const std::string stack = row.stack.empty() ? "" : fmt::format(", {}", row.stack);
+  return fmt::format("{} as fast as BF16 ({}{})", factor(*row.speedup), name_of(row.source), stack);
 }
 
 /// Returns a number with three digits that count: "5.21", "88.4", "16,900".
@@ -185,7 +186,12 @@ std::string speed_columns(const Advice& advice, const Screen& screen) {
   });
   table.columns = {name_column("recipe")};
   if (gathers) table.columns.push_back({"gather", true});
-  for (const char* title : {"tokens/s", "speed-up", "GiB"}) table.columns.push_back({title});
+  const std::string& stack = advice.speeds.stack;
+  for (const char* title : {"tokens/s", "speed-up"})
+    table.columns.push_back({stack.empty() ? title : fmt::format("{} {}", stack, title)});
+  if (!stack.empty())
+    for (const char* title : {"our tokens/s", "our speed-up"}) table.columns.push_back({title});
+  table.columns.push_back({"GiB"});
   if (advice.price) table.columns.push_back({"$/B"});
   if (energy) table.columns.push_back(number_column("kWh/B", kDetailRank));
   table.columns.push_back(text_column("source", kKeyRank));
@@ -199,6 +205,10 @@ std::string speed_columns(const Advice& advice, const Screen& screen) {
     if (gathers) cells.push_back(speed.gather);
     cells.push_back(speed.tokens_per_s ? rate_text(*speed.tokens_per_s) : "-");
     cells.push_back(speed.speedup ? fmt::format("{:.2f}x", speed.speedup->mean) : "-");
+    if (!stack.empty()) {
+      cells.push_back(speed.own_tokens_per_s ? rate_text(*speed.own_tokens_per_s) : "-");
+      cells.push_back(speed.own_speedup ? fmt::format("{:.2f}x", speed.own_speedup->mean) : "-");
+    }
     cells.push_back(speed.peak_bytes ? gib(*speed.peak_bytes) : "-");
     if (advice.price) cells.push_back(number(advice.dollars(speed), 0));
     if (energy) cells.push_back(number(Advice::kilowatt_hours(speed), 1));

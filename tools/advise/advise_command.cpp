@@ -17,11 +17,15 @@
 #include "tools/advise/base_runs.h"
 #include "tools/advise/committed_records.h"
 #include "tools/advise/measuring.h"
+#include "tools/advise/stack_speeds.h"
 #include "tools/analysis/model_age.h"
 #include "tools/text/text.h"
 
 namespace precbench {
 namespace {
+
+constexpr const char* kOwnStack = "precbench";
+constexpr const char* kStackChoices[] = {kOwnStack, "pytorch", "megatron"};
 
 /// Loss gaps and divergence in the reader's own studies.
 struct OwnStudies {
@@ -74,7 +78,17 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
                           std::move(own.diverged));
   const PlannedRun run{active_parameters_of(speeds.bf16_counts).value_or(0), options.tokens,
                        options.serve == name_of(Serving::recipe) ? Serving::recipe : Serving::bf16};
-  Advice advice = make_advice(speeds, prices, run, slope, options.price);
+  const auto advice_in = [&](const std::string& stack) {
+    return make_advice(stack == kOwnStack ? speeds : in_stack(speeds, stack, host), prices, run, slope,
+                       options.price);
+  };
+  Advice advice = advice_in(options.stack);
+  if (options.stack != kOwnStack && advice.pick && speeds.part == TrainedPart::full)
+    for (const char* stack : kStackChoices)
+      if (const std::string there = stack == options.stack ? "" : recommended(advice_in(stack));
+          !there.empty() && there != recommended(advice))
+        advice.sensitivity.push_back(
+            {stack == std::string(kOwnStack) ? "in our step" : fmt::format("in {}", stack), there});
   const std::vector<std::string> measure = measuring_commands(advice, host, options.given);
   const std::string text = options.json ? json_text(advice_json(advice, measure))
                                         : advice_text(advice, measure, plain_screen(STDOUT_FILENO));
@@ -94,6 +108,11 @@ void add_advise_flags(CLI::App& command, AdviseOptions& options) {
                               "how the trained weights will be used: in BF16, or in the recipe"),
            "bf16|recipe")
       ->check(CLI::IsMember({"bf16", "recipe"}).description(""))
+      ->capture_default_str();
+  in_group(command.add_option("--stack", options.stack,
+                              "training software whose predicted speed decides, with ours beside it"),
+           "precbench|pytorch|megatron")
+      ->check(CLI::IsMember({"precbench", "pytorch", "megatron"}).description(""))
       ->capture_default_str();
   in_group(command.add_option("--price", options.price, "price of a GPU hour [$]"), "X")
       ->check([](const std::string& text) {

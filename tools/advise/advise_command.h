@@ -25,6 +25,7 @@ struct AdviseOptions {
   std::vector<std::string> base;     ///< BF16 runs of the reader, for the slope of the loss
   std::vector<std::string> records;  ///< record files and folders: measured by the reader
   std::string serve = "bf16";        ///< how the trained weights will be used: "bf16" or "recipe"
+  std::string stack = "precbench";   ///< whose speed decides
   bool json = false;
 };
 

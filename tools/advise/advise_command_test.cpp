@@ -55,6 +55,25 @@ TEST_CASE("advise: committed rows are the committed speeds", "[advise]") {
                  1) < 1e-9);
 }
 
+TEST_CASE("advise: --stack decides by that stack's speed, with ours beside it", "[advise][stack]") {
+  const std::string question = "--model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T";
+  const Json ours = advise_json(question), theirs = advise_json(question + " --stack pytorch");
+  const Json *own = row_of(ours, "tensorwise"), *row = row_of(theirs, "tensorwise");
+  REQUIRE((own && row));
+  CHECK(row->at("stack") == "pytorch");
+  CHECK(row->at("own_speedup") == own->at("speedup"));
+  CHECK(row->at("speedup").at("mean") < own->at("speedup").at("mean"));
+  CHECK(row->at("equal_loss_speedup").at("mean") < own->at("equal_loss_speedup").at("mean"));
+  CHECK(row->at("tokens_per_s") < row->at("own_tokens_per_s"));
+  // With our speed another recipe is recommended, and the answer says so.
+  REQUIRE(ours.at("recommended").at("recipe") != theirs.at("recommended").at("recipe"));
+  CHECK(contains(theirs.dump(), "in our step"));
+  CHECK(row_of(theirs, "bf16")->at("speedup").at("mean") == 1);
+  const Answer text = advise(question + " --stack pytorch");
+  CHECK(contains(text.text, "pytorch: our speed times a factor"));
+  CHECK(advise(question + " --stack jax").status == 2);
+}
+
 TEST_CASE("advise: a model and GPU without records of their own are predicted", "[advise]") {
   const Json json = advise_json("--model qwen3-4b --gpus 8 --gpu h100");
   CHECK(json.at("gpu") == "NVIDIA H100 80GB HBM3");

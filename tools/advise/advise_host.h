@@ -41,6 +41,12 @@ struct RecipeSetting {
   bool runs = true;        ///< precbench runs it; false: it only predicts such layouts
 };
 
+/// Speed of other training software over ours, and its speed-up over BF16 over ours, with 80% intervals.
+struct StackSpeed {
+  MeanWithInterval speed, speedup;
+  std::vector<std::string> no_evidence;  ///< lines on what no comparison covers
+};
+
 struct AdviseHost {
   using Words = std::map<std::string, std::string>;  ///< field name (snake_case) -> text as typed
 
@@ -71,6 +77,16 @@ struct AdviseHost {
   /// Returns the best setting of each recipe, in their order, at equal tokens per optimizer step. Empty if no rates
   /// of such GPUs are known. May be empty.
   std::function<std::vector<RecipeSetting>(const SettingQuestion&)> best_settings = {};
+  /// A question for the speed of other training software in a case, and in BF16.
+  struct StackQuestion {
+    std::string stack, gpu;
+    nlohmann::ordered_json fields;
+    double tokens_per_s = 0;  ///< ours
+    nlohmann::ordered_json bf16_fields;
+    double bf16_tokens_per_s = 0;
+  };
+  /// Returns null for a GPU without a machine file. May be empty.
+  std::function<std::optional<StackSpeed>(const StackQuestion&)> stack_speed = {};
   /// Returns the built-in recipes whose formats such a GPU multiplies natively; null if that is unknown. May be empty.
   std::function<std::optional<std::vector<std::string>>(const GpuModel&)> native_recipes = {};
   /// Returns the bytes that a case may need on such a GPU; null if its memory is unknown. May be empty.

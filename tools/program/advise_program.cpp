@@ -15,6 +15,7 @@
 #include "bench/machine/machine_names.h"
 #include "bench/measure/dry_record.h"
 #include "bench/predict/cost_model.h"
+#include "bench/predict/stack_factor.h"
 #include "bench/study/token_count.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
@@ -91,6 +92,24 @@ std::optional<PredictedSpeed> predicted_speed(const Plan& plan, const Plan& bf16
   return PredictedSpeed{1e3 * own->seconds, {over.ratio, over.low, over.high}};
 }
 
+MeanWithInterval with_interval(const StackFactor& factor) {
+  return {factor.factor, factor.low(), factor.high()};
+}
+
+std::optional<StackSpeed> stack_speed(const AdviseHost::StackQuestion& question) {
+  const Machine* machine = find_machine_of_gpu(question.gpu);
+  if (!machine) return std::nullopt;
+  const Stack stack = find_stack(question.stack);
+  const auto setting_of = [&](const Json& fields, double tokens_per_s) {
+    const Plan plan = plan_of(fields);
+    return stack_setting(plan, *machine, static_cast<double>(plan.tokens_per_step()) / tokens_per_s);
+  };
+  const StackSetting own = setting_of(question.fields, question.tokens_per_s);
+  const StackSetting base = setting_of(question.bf16_fields, question.bf16_tokens_per_s);
+  const StackFactor ratio = stack_speedup_factor(stack, own, base);
+  return StackSpeed{with_interval(stack_factor(stack, own)), with_interval(ratio), ratio.no_evidence};
+}
+
 }  // namespace
 
 AdviseHost advise_host() {
@@ -109,6 +128,7 @@ AdviseHost advise_host() {
     return change ? std::optional(change->text()) : std::nullopt;
   };
   host.best_settings = best_settings;
+  host.stack_speed = stack_speed;
   host.native_recipes = native_recipes;
   host.case_bytes = case_bytes;
   for (const std::string& name : datasheet_names()) {
