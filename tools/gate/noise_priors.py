@@ -36,8 +36,10 @@ KINDS = {
 def read_cases():
     """Returns the ok records by case and machine, one for each time."""
     cases = collections.defaultdict(dict)
-    for path in sorted(one for one in (ROOT / "results").rglob("*.jsonl*") if one.suffix in {".jsonl", ".xz"} and one.name not in OTHER_NUMERICS):
-        text = lzma.open(path, "rt", encoding="utf-8").read() if path.suffix == ".xz" else path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "results").rglob("*.jsonl*")):
+        if path.suffix not in {".jsonl", ".xz"} or path.name in OTHER_NUMERICS:
+            continue
+        text = (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8").read()
         for line in text.splitlines():
             try:
                 record = json.loads(line)
