@@ -38,8 +38,11 @@ void RecordBuilder::describe(const Device& device, const DataSource& data, const
   record_.memory =
       Memory{memory_segments(accounts.highest, accounts.peak.total()), std::nullopt, std::nullopt};
   // The rates of attention are those of whole sequences.
-  if (record_.env.gpu && record_.support->path() == ExecutionPath::native && !plan_.packs())
-    record_.predicted = predicted_step(record_.env.gpu->name, accounts.trace, plan_.ranks);
+  if (record_.env.gpu && record_.support->path() == ExecutionPath::native && !plan_.packs()) {
+    Trace trace = accounts.trace;
+    trace.attention = attention_setting(plan_, record_.env.cudnn.has_value());
+    record_.predicted = predicted_step(record_.env.gpu->name, trace, plan_.ranks);
+  }
   if (record_.support->path() == ExecutionPath::unsupported)
     for (const GemmPath* path : {&record_.support->fprop, &record_.support->dgrad, &record_.support->wgrad})
       if (path->path == ExecutionPath::unsupported)

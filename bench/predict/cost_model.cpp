@@ -106,22 +106,22 @@ double CostModel::backward_error(const OpCost& op, std::string formats, double s
   forward.name = name.starts_with("grouped_") ? "grouped_matmul fprop" : "matmul fprop";
   for (auto at = formats.find(kWide); at != std::string::npos; at = formats.find(kWide))
     formats.replace(at, kWide.size(), kNarrow);
-  return std::abs(std::log(ratio_timer_->time(forward, formats).seconds / seconds)) / kInterval80;
+  return std::abs(std::log(ratio_timer_->time(forward, formats, "").seconds / seconds)) / kInterval80;
 }
 
-CostModel::Time CostModel::time(const OpCost& op, bool softcap) const {
-  if (const auto ratio = ratios_ ? ratios_->of(op, softcap) : std::nullopt) {
+CostModel::Time CostModel::time(const OpCost& op, const AttentionSetting& attention) const {
+  if (const auto ratio = ratios_ ? ratios_->of(op, attention.softcap) : std::nullopt) {
     OpCost over = op;
     if (over.math == DType::e2m1) over.math = DType::e4m3;
     const OpTimer::Time base =
-        ratio_timer_->time(over, rate_formats(rate_class_of(op), ratio->over_formats, softcap));
+        ratio_timer_->time(over, ratio->over_formats, ratio_timer_->kernel_of(over, attention));
     // A preset with other peaks is faster by as much.
     const double changed = peaks_.ideal_seconds(op.flops, op.bytes, op.math) /
                            preset_peaks_.ideal_seconds(op.flops, op.bytes, op.math);
     return {base.seconds / ratio->ratio * (base.seconds > 0 ? changed : 1), !ratio->measured,
             std::hypot(ratio->spread, backward_error(over, ratio->over_formats, base.seconds))};
   }
-  const OpTimer::Time own = timer_.time(op, softcap);
+  const OpTimer::Time own = timer_.time(op, attention);
   return {own.seconds, borrowed_ || own.other_formats, std::nullopt};
 }
 
@@ -129,7 +129,7 @@ TimelineRates CostModel::rates_of(const Trace& trace) const {
   TimelineRates rates;
   rates.op_seconds.reserve(trace.ops.size());
   for (const OpCost& op : trace.ops) {
-    const Time time = this->time(op, trace.softcap);
+    const Time time = this->time(op, trace.attention);
     rates.op_seconds.push_back(time.seconds);
     rates.borrowed.push_back(time.borrowed);
     rates.ratio_errors.push_back(time.ratio_error);

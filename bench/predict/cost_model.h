@@ -45,7 +45,8 @@ class CostModel {
     /// Standard deviation of the logarithm of the ratio to the GPU that rates are borrowed from; null without one.
     std::optional<double> ratio_error;
   };
-  Time time(const OpCost& op, bool softcap = false) const;
+  /// `attention`: what decides about the kernel of attention.
+  Time time(const OpCost& op, const AttentionSetting& attention = {}) const;
 
   /// Returns the times of a trace's ops and collectives.
   TimelineRates rates_of(const Trace& trace) const;

@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "bench/case/plan.h"
@@ -50,6 +53,12 @@ bool drops_bits(const Recipe& recipe) {
   });
 }
 
+double profiled_total(const Breakdown& b) {
+  double sum = b.idle_ms;
+  for (const OpRecord& op : b.ops) sum += op.ms;
+  return sum;
+}
+
 /// Returns why a record gives no rates; null if it does.
 std::optional<std::string> unusable_reason(const Record& record, const Machine& machine) {
   if (record.status != Status::ok || !record.breakdown) return "no profiled step";
@@ -58,14 +67,22 @@ std::optional<std::string> unusable_reason(const Record& record, const Machine& 
   if (!record.support || record.support->path() != ExecutionPath::native) return "not native";
   if (record.study) return "of a study";
   if (record.moe && record.moe->routing != "balanced") return "experts of unequal load";
-  if (step_ms_of_speed(record).value_or(0) <= 0) return "no step time";
+  const double step_ms = step_ms_of_speed(record).value_or(0);
+  if (step_ms <= 0) return "no step time";
+  // Events around its ops slow a short step down; a long one that differs ran at another clock, and not all of its ops.
+  constexpr double kLong = 100, kMost = 0.07;
+  if (step_ms > kLong && std::abs(step_ms / profiled_total(*record.breakdown) - 1) > kMost)
+    return "its profiled step differs from its median step";
   return std::nullopt;
 }
 
-double profiled_total(const Breakdown& b) {
-  double sum = b.idle_ms;
-  for (const OpRecord& op : b.ops) sum += op.ms;
-  return sum;
+/// Returns true if the steps of a record ran before the clock had come down to what the power limit allows. Of such a record only
+/// attention counts, whose rates differ more between lengths than between clocks.
+bool is_brief(const Record& record) {
+  constexpr double kBriefMs = 1000;
+  if (!record.timing) return false;
+  const auto steps = static_cast<double>(record.timing->samples_ms.size() + record.timing->warmup);
+  return steps * step_ms_of_speed(record).value_or(0) < kBriefMs;
 }
 
 /// A record with its points: indices of Rates::points.
@@ -180,6 +197,36 @@ RateSource source_of(const Record& record) {
   return source;
 }
 
+/// Kernels of a record's attention: those that it names, and by today's rule where its layers differ, of which it names the last.
+class AttentionKernels {
+ public:
+  AttentionKernels() = default;
+  AttentionKernels(const Record& record, AttentionSetting setting, const std::vector<OpRecord>& ops,
+                   const OpPeaks& peaks)
+      : setting_(setting), hopper_(peaks.hopper) {
+    const std::string names = record.support->attention.value_or("");
+    for (const bool backward : {false, true}) {
+      std::set<std::string> by_rule;
+      for (const OpRecord& op : ops)
+        if (op.name == (backward ? "attention_backward" : "attention"))
+          by_rule.insert(attention_kernel(op_cost(op), setting, hopper_));
+      if (by_rule.size() == 1) recorded_[backward] = recorded_attention_kernel(names, backward);
+    }
+  }
+  /// Returns the kernel of an op; empty for other ops than attention.
+  std::string of(const OpCost& op) const {
+    if (!is_attention(op.name)) return "";
+    std::string kernel = attention_kernel(op, setting_, hopper_);
+    const auto& recorded = recorded_[op.name == std::string_view("attention_backward")];
+    return recorded ? *recorded + kernel.substr(std::min(kernel.find(' '), kernel.size())) : kernel;
+  }
+
+ private:
+  AttentionSetting setting_;
+  bool hopper_ = false;
+  std::array<std::optional<std::string>, 2> recorded_;  // of forward and backward
+};
+
 /// Returns a number with four significant digits, so that files are short.
 double rounded(double value) {
   if (!(value > 0)) return 0;
@@ -232,27 +279,29 @@ FittedRates fit_rates(const Machine& machine, const std::vector<const Record*>& 
   for (const Record* record : usable) {
     if (latest.at(record->id) != record) continue;
     std::vector<OpRecord> ops;
-    bool softcap = false;
+    AttentionKernels kernels;
     try {
       const Plan plan = resolve(case_from_json(record->case_fields));
-      softcap = plan.model.block.attention_softcap != 0;
       if (drops_bits(plan.recipe)) throw Unsupported("casts that drop mantissa bits");
       const std::vector<OpRecord>& measured = record->breakdown->ops;
       ops = have_shapes(measured) ? measured : ops_with_shapes(measured, counted_ops(plan), peaks);
+      kernels = AttentionKernels(*record, attention_setting(plan, record->env.cudnn.has_value()), ops, peaks);
     } catch (const std::exception& error) {
       fitted.skipped.push_back(fmt::format("{}: {}", record->id, error.what()));
       continue;
     }
     const double scale = step_ms_of_speed(*record).value() / profiled_total(*record->breakdown);
+    const bool brief = is_brief(*record);
     Step step{rates.points.size(), 0, {}};
     for (const OpRecord& op : ops) {
       const OpCost cost = op_cost(op);
       const double ideal = peaks.ideal_seconds(cost.flops, cost.bytes, cost.math);
       if (op.op_class == name_of(OpClass::communication) || !(op.ms > 0) || !(ideal > 0)) continue;
+      if (brief && !is_attention(op.name)) continue;
       const double seconds = scale * op.ms / 1e3 / static_cast<double>(op.calls);
       rates.points.push_back({op.name, op.shape.value_or(std::vector<std::int64_t>{}),
-                              rate_formats(rate_class_of(cost), op.formats.value_or(""), softcap), cost.flops,
-                              cost.bytes, rounded(ideal / seconds), static_cast<int>(rates.sources.size())});
+                              op.formats.value_or(""), cost.flops, cost.bytes, rounded(ideal / seconds),
+                              static_cast<int>(rates.sources.size()), kernels.of(cost)});
       step.calls.push_back(op.calls);
     }
     step.end = rates.points.size();

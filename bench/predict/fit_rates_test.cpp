@@ -2,6 +2,9 @@
 #include "bench/predict/fit_rates.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "kernels/testing/catch.h"
 #include "results/record/record_file.h"
@@ -78,16 +81,65 @@ TEST_CASE("fit_rates: emulated, failed and foreign records give no rates, with t
   const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"});
   const Record& good = set.records.front().record;
   Record failed = good, foreign = good, several = good, emulated = good;
+  const auto long_one = std::find_if(set.records.begin(), set.records.end(), [](const LocatedRecord& one) {
+    return step_ms_of_speed(one.record).value() > 500 && one.record.breakdown;
+  });
+  REQUIRE(long_one != set.records.end());
+  Record uneven = long_one->record;
+  for (OpRecord& op : uneven.breakdown->ops) op.ms *= 1.2;
   failed.status = Status::crashed;
   foreign.env.gpu->name = "NVIDIA B200";
   several.case_fields["gpus"] = 4;
   emulated.support->wgrad.path = ExecutionPath::emulated;
-  const FittedRates fitted = fit_rates(find_machine("h200"), {&failed, &foreign, &several, &emulated});
+  const FittedRates fitted =
+      fit_rates(find_machine("h200"), {&failed, &foreign, &several, &emulated, &uneven});
   CHECK(fitted.rates.points.empty());
-  REQUIRE(fitted.skipped.size() == 4);
+  REQUIRE(fitted.skipped.size() == 5);
   CHECK(fitted.skipped[1].find("another GPU") != std::string::npos);
   CHECK(fitted.skipped[2].find("several GPUs") != std::string::npos);
   CHECK(fitted.skipped[3].find("not native") != std::string::npos);
+  CHECK(fitted.skipped[4].find("its profiled step differs from its median step") != std::string::npos);
+}
+
+TEST_CASE("fit_rates: attention's points carry the kernel that ran", "[rates]") {
+  // The sweep of rates ran without cuDNN: backward over 32,768 keys is precbench's there, and cuDNN's in the later sweep.
+  for (const auto& [file, expected] :
+       {std::pair("rates/records.jsonl.xz", kHopperKernel), std::pair("rates/long.jsonl.xz", kCudnnKernel)}) {
+    INFO(file);
+    const RecordSet set = read_records({std::string(PRECBENCH_SOURCE_DIR "/results/h200/") + file});
+    std::vector<const Record*> records;
+    for (const LocatedRecord& located : set.records) {
+      const auto& fields = located.record.case_fields;
+      if (fields.at("model") == "llama3.1-8b" && fields.at("seq") == 32768)
+        records.push_back(&located.record);
+    }
+    const Rates rates = fit_rates(find_machine("h200"), records).rates;
+    int forward = 0, backward = 0;
+    for (const RatePoint& point : rates.points) {
+      forward += point.op == "attention";
+      backward += point.op == "attention_backward";
+      CHECK(point.kernel == (point.op == "attention"            ? kHopperKernel
+                             : point.op == "attention_backward" ? expected
+                                                                : ""));
+    }
+    CHECK(forward > 0);
+    CHECK(backward > 0);
+  }
+}
+
+TEST_CASE("fit_rates: steps of less than a second give attention's rates alone", "[rates]") {
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"});
+  Record brief = set.records.front().record;
+  const auto ops_of = [](const Record& record) {
+    std::set<std::string> ops;
+    for (const RatePoint& point : fit_rates(find_machine("h200"), {&record}).rates.points)
+      ops.insert(point.op);
+    return ops;
+  };
+  CHECK(ops_of(brief).size() > 5);
+  brief.timing->samples_ms.resize(2);
+  brief.timing->warmup = 1;
+  CHECK(ops_of(brief) == std::set<std::string>{"attention", "attention_backward"});
 }
 
 TEST_CASE("fit_rates: of two records of a case the latest counts", "[rates]") {

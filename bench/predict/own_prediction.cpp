@@ -25,10 +25,12 @@ const Machine* machine_with_rates(const std::string& gpu) {
   return machine && embedded_rates(machine->name) ? machine : nullptr;
 }
 
-StepEstimate estimate_without_own(const Machine& machine, const Plan& plan) {
+StepEstimate estimate_without_own(const Machine& machine, const Plan& plan, bool has_cudnn) {
   const Rates& rates = *embedded_rates(machine.name);
   const OpTimer timer = timer_without(plan.fields.model + "/" + plan.fields.recipe, rates, peaks_of(machine));
-  return estimate_step(CostModel(machine, rates, timer), dry_run(plan, nullptr).trace, plan.ranks);
+  Trace trace = dry_run(plan, nullptr).trace;
+  trace.attention = attention_setting(plan, has_cudnn);
+  return estimate_step(CostModel(machine, rates, timer), trace, plan.ranks);
 }
 
 /// Returns why a record's step is not predicted; null, and the prediction in `result`, if it is.
@@ -46,7 +48,7 @@ std::optional<std::string> predict_record(const Record& record, OwnPrediction& r
     if (plan.refusal || unsupported_reason(plan)) return "does not run any more";
     if (!runs_natively(plan, *machine)) return "emulated";
     if (plan.packs()) return "packed documents";
-    const StepEstimate step = estimate_without_own(*machine, plan);
+    const StepEstimate step = estimate_without_own(*machine, plan, record.env.cudnn.has_value());
     result.record = &record, result.gpus = plan.ranks;
     result.uneven = record.moe && record.moe->ep && is_uneven(record.moe->load);
     result.measured_ms = measured_ms;

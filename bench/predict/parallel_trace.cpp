@@ -63,7 +63,7 @@ class Rewriter {
   }
 
   Trace run() {
-    out_.softcap = local_.softcap;
+    out_.attention = local_.attention;
     // Weights that the last step's optimizer has updated arrive while the first micro-step runs.
     if (layout_.sharded_optimizer) gather_weights();
     std::size_t micro_step = 0;

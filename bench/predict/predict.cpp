@@ -53,7 +53,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     rank.enqueue();
     DryRun run;
     run.trace = writer.take(repeats);
-    run.trace.softcap = plan.model.block.attention_softcap != 0;
+    run.trace.attention = attention_setting(plan);
     dry->set_observer(nullptr);
     comm->set_comm_observer(nullptr);
     rank.set_micro_step_filter(nullptr);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -12,24 +13,23 @@
 #include "bench/predict/rates_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/number_range.h"
-#include "kernels/gpu/shape_limits.h"
 
 namespace precbench {
 namespace {
-
-bool is_attention(std::string_view op) { return op == "attention" || op == "attention_backward"; }
 
 /// Returns the coordinates between which points are near: logarithms, weighted by how much a rate depends on
 /// them.
 std::vector<double> place_of(const OpCost& op) {
   const auto ln = [](double n) { return std::log(std::max(n, 1.0)); };
   const auto at = [&](int i) { return static_cast<double>(op.shape[static_cast<std::size_t>(i)]); };
-  if (is_attention(op.name))  // parallel work, queries, keys, head width, sharing of keys
-    return {0.3 * ln(at(0) * at(4)), ln(at(1)), ln(at(2)), 4 * ln(at(6)),
-            0.3 * ln(at(4) / std::max(at(5), 1.0))};
+  if (is_attention(op.name))  // parallel work, keys of a query, head width, sharing of keys
+    return {0.3 * ln(at(0) * at(4)), ln(mean_keys(op)), 4 * ln(at(6)),
+            0.15 * ln(at(4) / std::max(at(5), 1.0))};
   if (op.flops > 0) return {ln(at(0)), ln(at(1)), ln(at(2)), ln(at(3))};
   return {ln(op.bytes), 0.5 * ln(at(1))};
 }
+
+constexpr std::size_t kWidthAxis = 2;  // of attention's place
 
 double squared_distance(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
@@ -69,11 +69,6 @@ RateClass rate_class_of(const OpCost& op) {
                                            : RateClass::memory;
 }
 
-std::string rate_formats(RateClass rate_class, const std::string& formats, bool softcap) {
-  if (!softcap || rate_class != RateClass::attention) return formats;
-  return formats.empty() ? kSoftcapText : formats + ", " + kSoftcapText;
-}
-
 double OpPeaks::ideal_seconds(double flops, double bytes_moved, DType math) const {
   const double rate = math == DType::bf16 ? bf16_flops : math == DType::e2m1 ? fp4_flops : fp8_flops;
   return std::max(flops / rate, bytes_moved / bytes);
@@ -91,10 +86,10 @@ double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
   const double ideal = peaks.ideal_seconds(op.flops, op.bytes, op.math);
   double fraction = ideal / (ideal + kLaunch);
   if (is_attention(op.name)) {
-    constexpr double kRamp = 400;  // keys per query before tiles off the diagonal dominate
+    constexpr double kRamp = 400;  // keys of a causal sequence before tiles off the diagonal dominate
     // While the bytes take longer than the FLOPs, fewer keys are no slower per byte: as with the keys that balance both.
     const double balance = ideal / peaks.ideal_seconds(op.flops, 0, op.math);
-    const double keys = at(2) * std::max(1.0, balance);
+    const double keys = 2 * mean_keys(op) * std::max(1.0, balance);
     return fraction * keys / (keys + kRamp);
   }
   if (op.flops <= 0) return fraction;
@@ -117,28 +112,37 @@ double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
   return fraction * (thin ? std::max(tiles, kBandwidthShare) : tiles);
 }
 
-bool leaves_out_pairs(const OpCost& op) {
-  const auto& s = op.shape;
-  const AttentionShape causal{
-      .B = s[0], .T = s[1], .heads = s[4], .kv_heads = s[5], .head_dim = s[6], .T_k = s[2], .offset = s[3]};
-  const auto flops_of = [&](auto whole) {
-    whole.shape = causal;
-    return whole.cost().flops;
-  };
-  const double flops = op.name == std::string_view("attention") ? flops_of(ops::Attention{})
-                                                                : flops_of(ops::AttentionBackward{});
-  constexpr double kRounding = 0.999;
-  return op.flops < kRounding * flops;
+namespace {
+
+bool has_softcap(std::string_view kernel) { return kernel.ends_with(" softcap"); }
+bool has_window(std::string_view kernel) { return kernel.find(" window") != std::string_view::npos; }
+
+/// Returns how many times as long attention takes as with plain scores in heads of 64 or 128 and as many FLOPs, where it has no
+/// points. Measured for soft-capped scores, with precbench's Hopper and flash kernels, and for heads of 256 with its Hopper
+/// kernels on an H200 (results/h200/attention_softcap*.txt), with cuDNN's on an H100 (layers of gemma-3-4b without a window,
+/// results/h100/beside-pytorch-families).
+double assumed_slowdown(std::string_view kernel, std::int64_t width) {
+  const bool hopper = kernel.starts_with(kHopperKernel);
+  if (has_softcap(kernel)) return hopper ? 1.25 : 3;
+  if (width <= 192) return 1;
+  return hopper ? 1.2 : 1.7;
 }
+
+}  // namespace
 
 OpTimer::OpTimer(const Rates& rates, const OpPeaks& peaks, const std::function<bool(const RatePoint&)>& used)
     : peaks_(peaks) {
   for (const RatePoint& point : rates.points) {
     if (used && !used(point)) continue;
     const OpCost cost = op_cost(point);
-    Point known{place_of(cost), std::log(point.fraction / expected_fraction(cost, peaks))};
+    Point known{place_of(cost), std::log(point.fraction / expected_fraction(cost, peaks)), {}, {}};
     by_class_[static_cast<std::size_t>(rate_class_of(cost))].push_back(known);
-    points_[point.op][point.formats].push_back(std::move(known));
+    if (is_attention(point.op)) {
+      known.correction += std::log(assumed_slowdown(point.kernel, cost.shape[6]));
+      known.formats = point.formats, known.kernel = point.kernel;
+      attention_[point.op].push_back(std::move(known));
+    } else
+      points_[point.op][point.formats].push_back(std::move(known));
   }
 }
 
@@ -173,47 +177,70 @@ const OpTimer::Points* OpTimer::points_of(const std::string& op, const std::stri
 
 namespace {
 
-/// Returns the mean correction of the nearest points, nearer ones with more weight.
-template <class Points>
-double correction_at(const Points& points, const std::vector<double>& place) {
+/// Returns (weight, point) of the points that count: a point has the more weight the nearer it is. `share`: what is left of the
+/// weight of a point that differs in what is no number.
+template <class Points, class Share>
+auto heaviest_points(const Points& points, const std::vector<double>& place, Share&& share) {
   constexpr double kNear = 0.06;  // squared distance within which points count alike
   constexpr std::size_t kMost = 12;
-  std::vector<std::pair<double, double>> near;  // squared distance, correction
-  near.reserve(points.size());
-  for (const auto& point : points) near.emplace_back(squared_distance(point.place, place), point.correction);
-  const auto count = std::min(near.size(), kMost);
-  std::partial_sort(near.begin(), near.begin() + static_cast<std::ptrdiff_t>(count), near.end());
-  double sum = 0, weights = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const double weight = 1 / ((kNear + near[i].first) * (kNear + near[i].first));
-    sum += weight * near[i].second;
-    weights += weight;
+  std::vector<std::pair<double, decltype(points.data())>> found;
+  std::vector<double> weights;
+  found.reserve(points.size());
+  for (const auto& point : points) {
+    const double distance = kNear + squared_distance(point.place, place);
+    found.emplace_back(share(point) / (distance * distance), &point);
+    weights.push_back(found.back().first);
   }
+  if (found.size() <= kMost) return found;
+  // Points of one shape in several steps are equally near: all of them count, or none does.
+  constexpr double kEqual = 1e-9;
+  const auto last = weights.begin() + static_cast<std::ptrdiff_t>(kMost - 1);
+  std::nth_element(weights.begin(), last, weights.end(), std::greater<>());
+  std::erase_if(found, [least = *last * (1 - kEqual)](const auto& one) { return one.first < least; });
+  return found;
+}
+
+/// Returns the mean correction of (weight, point).
+template <class Found>
+double mean_correction(const Found& found) {
+  double sum = 0, weights = 0;
+  for (const auto& [weight, point] : found) sum += weight * point->correction, weights += weight;
   return sum / weights;
-}
-
-/// Returns a factor on the time of attention with plain scores in heads of 64 or 128 and as many FLOPs, which alone have points.
-/// Measured for soft-capped scores, with precbench's Hopper and flash kernels, and for heads of 256 with its Hopper kernels on an
-/// H200 (results/h200/attention_softcap*.txt), with cuDNN's on an H100 (layers of gemma-3-4b without a window,
-/// results/h100/beside-pytorch-families). Layers in a window there need about 2, which is not told apart.
-double attention_time(const OpCost& op, bool softcapped, bool hopper) {
-  const std::int64_t width = op.shape[6];
-  if (softcapped) return hopper && cuda::hopper_attention_takes(width) ? 1.25 : 3;
-  if (width <= 192) return 1;
-  return hopper && width == 256 && !leaves_out_pairs(op) ? 1.2 : 1.7;
-}
-
-template <class Points>
-bool has_head_width(const Points& points, const std::vector<double>& place) {
-  return std::any_of(points.begin(), points.end(),
-                     [&](const auto& point) { return point.place[3] == place[3]; });
 }
 
 }  // namespace
 
-OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const {
+OpTimer::Time OpTimer::attention_time(const OpCost& op, const std::string& formats,
+                                      const std::string& kernel) const {
+  // Shares of the weight. Forward writes copies in other formats beside the same work. Another kernel's rate counts as
+  // much as one of the own kernel at nearly twice as many keys, and that of other scores only where there is nothing else.
+  constexpr double kOtherFormats = 0.1, kOtherFamily = 0.01, kOtherWindow = 0.01, kOtherScores = 1e-4;
+  const auto known = attention_.find(op.name);
+  if (known == attention_.end()) throw InvalidInput(fmt::format("rates: no point like {}", op.name));
+  const auto family = [](std::string_view name) { return name.substr(0, name.find(' ')); };
+  const std::vector<double> place = place_of(op);
+  const auto found = heaviest_points(known->second, place, [&](const Point& point) {
+    return (point.formats != formats ? kOtherFormats : 1) *
+           (family(point.kernel) != family(kernel) ? kOtherFamily : 1) *
+           (has_window(point.kernel) != has_window(kernel) ? kOtherWindow : 1) *
+           (has_softcap(point.kernel) != has_softcap(kernel) ? kOtherScores : 1);
+  });
+  constexpr std::int64_t kNarrow = 192;  // up to which widths are taken to be alike
+  const std::int64_t width = op.shape[6];
+  Time result;
+  result.seconds = peaks_.ideal_seconds(op.flops, op.bytes, op.math) * assumed_slowdown(kernel, width) /
+                   (expected_fraction(op, peaks_) * std::exp(mean_correction(found)));
+  result.other_formats = std::none_of(found.begin(), found.end(), [&](const auto& one) {
+    return one.second->kernel == kernel &&
+           (width <= kNarrow || one.second->place[kWidthAxis] == place[kWidthAxis]);
+  });
+  return result;
+}
+
+OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats, const std::string& kernel) const {
   const double ideal = peaks_.ideal_seconds(op.flops, op.bytes, op.math);
   if (!(ideal > 0)) return {};
+  if (is_attention(op.name)) return attention_time(op, formats, kernel);
   Time result;
   const Points* points = points_of(op.name, formats, result.other_formats);
   if (!points) {
@@ -221,22 +248,14 @@ OpTimer::Time OpTimer::time(const OpCost& op, const std::string& formats) const 
     points = &by_class_[static_cast<std::size_t>(rate_class_of(op))];
   }
   if (points->empty()) throw InvalidInput(fmt::format("rates: no point like {}", op.name));
-  const std::vector<double> place = place_of(op);
-  result.seconds = ideal / (expected_fraction(op, peaks_) * std::exp(correction_at(*points, place)));
-  if (is_attention(op.name)) {
-    const bool softcapped = result.other_formats && formats.ends_with(kSoftcapText);
-    const double factor = attention_time(op, softcapped, peaks_.hopper);
-    if (factor > 1 && (softcapped || !has_head_width(*points, place))) {
-      result.seconds *= factor;
-      result.other_formats = true;
-    }
-  }
+  const auto found = heaviest_points(*points, place_of(op), [](const Point&) { return 1.0; });
+  result.seconds = ideal / (expected_fraction(op, peaks_) * std::exp(mean_correction(found)));
   return result;
 }
 
 OpTimer::Time OpTimer::time_at_bf16(const RatePoint& point) const {
   const OpCost cost = op_cost(point);
-  return rate_class_of(cost) == RateClass::gemm ? time(cost, "") : time(point);
+  return rate_class_of(cost) == RateClass::gemm ? time(cost, "", "") : time(point);
 }
 
 OpTimer timer_without(const std::string& family, const Rates& rates, const OpPeaks& peaks) {
@@ -261,9 +280,11 @@ nlohmann::ordered_json rates_to_json(const Rates& rates) {
                                {"commit", s.commit},
                                {"clock_mhz", s.clock_mhz},
                                {"power_w", s.power_w}});
-  json["columns"] = {"op", "shape", "formats", "flops", "bytes", "fraction", "source"};
-  for (const RatePoint& p : rates.points)
+  json["columns"] = {"op", "shape", "formats", "flops", "bytes", "fraction", "source", "kernel"};
+  for (const RatePoint& p : rates.points) {
     json["points"].push_back({p.op, p.shape, p.formats, p.flops, p.bytes, p.fraction, p.source});
+    if (!p.kernel.empty()) json["points"].back().push_back(p.kernel);
+  }
   return json;
 }
 
@@ -301,6 +322,11 @@ Rates rates_from_json(const nlohmann::json& json, const std::string& where) {
       point.source = static_cast<int>(integer_within(p.at(6), kSource, here + ": source"));
       if (point.source >= static_cast<int>(rates.sources.size()))
         throw InvalidInput(here + " without a source");
+      if (is_attention(point.op)) {
+        point.kernel = p.at(7);
+        if (!is_attention_kernel(point.kernel))
+          throw InvalidInput(fmt::format("{}: unknown kernel \"{}\"", here, point.kernel));
+      }
       rates.points.push_back(std::move(point));
     }
     return rates;

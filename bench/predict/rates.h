@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bench/machine/machine.h"
+#include "bench/predict/attention_kernel.h"
 #include "kernels/device/ops.h"
 
 namespace precbench {
@@ -37,7 +38,8 @@ struct RatePoint {
   std::string formats;          ///< formats_text()
   double flops = 0, bytes = 0;  ///< of one call
   double fraction = 0;
-  int source = 0;  ///< index in Rates::sources
+  int source = 0;           ///< index in Rates::sources
+  std::string kernel = {};  ///< attention_kernel() of attention; empty for other ops
 };
 
 /// Standard deviations of a normal distribution within which 80% of it lies.
@@ -51,11 +53,6 @@ enum class RateClass : std::uint8_t { gemm, attention, memory };
 inline constexpr int kRateClasses = 3;
 const char* name_of(RateClass rate_class);
 RateClass rate_class_of(const OpCost& op);
-
-/// Returns the formats by which rates of an op are found: formats_text(), and for attention with soft-capped scores
-/// kSoftcapText after it.
-std::string rate_formats(RateClass rate_class, const std::string& formats, bool softcap);
-inline constexpr const char* kSoftcapText = "softcap";
 
 /// Standard deviation of the logarithm of predicted over measured times, for all ops of a class in a step.
 struct RateErrors {
@@ -82,7 +79,7 @@ const Rates* embedded_rates(const std::string& machine);
 /// Peak rates, per second, that fractions refer to.
 struct OpPeaks {
   double bf16_flops = 0, fp8_flops = 0, fp4_flops = 0, bytes = 0;
-  bool hopper = false;  ///< attention in wide heads and of soft-capped scores has kernels of its own
+  bool hopper = false;  ///< has precbench's Hopper kernels of attention
 
   /// Returns the least seconds of an op.
   double ideal_seconds(double flops, double bytes_moved, DType math) const;
@@ -99,16 +96,21 @@ class OpTimer {
 
   struct Time {
     double seconds = 0;
-    bool other_formats = false;  ///< no point has the op's formats
+    bool other_formats = false;  ///< no point has the op's formats, or near it attention's kernel
   };
-  /// Returns the time of one call with these formats (rate_formats()), whatever the op's own are.
-  Time time(const OpCost& op, const std::string& formats) const;
-  /// Returns the time of one call, from the nearest points in the logarithm of the shape. `softcap`: of attention.
-  Time time(const OpCost& op, bool softcap = false) const {
-    return time(op, rate_formats(rate_class_of(op), formats_text(op), softcap));
+  /// Returns the time of one call from the nearest points in the logarithm of the shape, with these formats (formats_text()),
+  /// whatever the op's own are. `kernel`: attention_kernel() of attention, which has to be near as well.
+  Time time(const OpCost& op, const std::string& formats, const std::string& kernel) const;
+  /// Returns the time of one call of an op on these peaks' GPU. `attention`: what decides about its kernel.
+  Time time(const OpCost& op, const AttentionSetting& attention = {}) const {
+    return time(op, formats_text(op), kernel_of(op, attention));
   }
   /// Returns the time of one call of a point's op.
-  Time time(const RatePoint& point) const { return time(op_cost(point), point.formats); }
+  Time time(const RatePoint& point) const { return time(op_cost(point), point.formats, point.kernel); }
+  /// Returns the attention_kernel() of an op on these peaks' GPU; empty for other ops.
+  std::string kernel_of(const OpCost& op, const AttentionSetting& attention) const {
+    return is_attention(op.name) ? attention_kernel(op, attention, peaks_.hopper) : "";
+  }
   /// Returns true if there are points of ops of this class.
   bool knows(RateClass rate_class) const { return !by_class_[static_cast<std::size_t>(rate_class)].empty(); }
   /// As above, but GEMMs with the fractions of BF16 GEMMs: how wrong borrowing is.
@@ -116,14 +118,18 @@ class OpTimer {
 
  private:
   struct Point {
-    std::vector<double> place;  ///< logarithms of the shape
-    double correction = 0;      ///< logarithm of the fraction over what expected_fraction() says
+    std::vector<double> place;    ///< logarithms of the shape
+    double correction = 0;        ///< logarithm of the fraction over what expected_fraction() says
+    std::string formats, kernel;  ///< of attention
   };
   using Points = std::vector<Point>;
   const Points* points_of(const std::string& op, const std::string& formats, bool& other_formats) const;
 
   OpPeaks peaks_;
-  std::map<std::string, std::map<std::string, Points>> points_;  // by op and formats
+  Time attention_time(const OpCost& op, const std::string& formats, const std::string& kernel) const;
+
+  std::map<std::string, std::map<std::string, Points>> points_;  // by op and formats; attention's are below
+  std::map<std::string, Points> attention_;                      // by op
   std::array<Points, kRateClasses> by_class_;                    // all ops of a class
 };
 
@@ -132,10 +138,6 @@ OpTimer timer_without(const std::string& family, const Rates& rates, const OpPea
 
 /// Returns the precision of the formats of a GEMM's operands.
 DType math_of_formats(const std::string& formats);
-
-/// Returns true if attention leaves out pairs that causal attention has, as in a window shorter than the sequence or within
-/// documents.
-bool leaves_out_pairs(const OpCost& op);
 
 /// Returns the relative fraction of peak that an op of this shape reaches for reasons that hold on every GPU:
 /// tiles that do not fill the last wave of multiprocessors, short contractions, short sequences, launches.

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bench/predict/attention_kernel.h"
 #include "kernels/comm/comm.h"
 #include "kernels/device/ops.h"
 
@@ -53,7 +54,7 @@ struct Trace {
   std::size_t update_begin = 0;  ///< event at which the optimizer's part begins, with the waits before it
   std::size_t repeat_begin = 0, repeat_end = 0;
   std::int64_t repeats = 1;
-  bool softcap = false;  ///< attention has soft-capped scores, for which devices have other kernels
+  AttentionSetting attention;  ///< which kernels compute it
 
   /// Appends the start of a collective.
   void start(TraceCollective collective);

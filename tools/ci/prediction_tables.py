@@ -261,26 +261,83 @@ PREDICTED_AS = {
     "595da285e7b54c7e": "b9bdb7e5ee0076fb", "236ae785f8770dd0": "9d783a12b22b102f", "71e7825dbc476d33": "1a7fb911b2ced2da"}
 
 
+def settings_of(case):
+    """Returns what distinguishes a case beside its model and recipe, in words. `case`: of a record."""
+    settings = [f"{case['gpus']} GPUs" if case["gpus"] > 1 else "1 GPU", f"{case['batch']} x {case['seq']}"]
+    settings += [f"{case['layers']} layers"] if case.get("layers") else []
+    settings += [f"{case['accumulation']} micro-steps, grad-sync {case['grad_sync']}, reshard {case.get('reshard', 'on')}"
+                 ] if case["accumulation"] > 1 else []
+    settings += [f"context {case['context']}"] if case.get("context", 1) > 1 else []
+    settings += [f"ep {case['ep']}"] if case.get("ep", 1) > 1 else []
+    settings += ["FP8 gather"] if case.get("gather") == "fp8" else []
+    settings += [f"recompute {case['recompute']}"] if case["recompute"] != "none" else []
+    return ", ".join(settings + [f"{case['master']} state"])
+
+
+BEFORE_COLUMNS = ["model", "recipe", "settings", "predicted ms", "80% interval", "measured ms", "error"]
+
+
+def before_row(case, guess, ms):
+    """Returns a row of a prediction; `ms`: what was measured later, None if it was not yet."""
+    low, high = guess["step_ms_80"]
+    return [case["model"], case["recipe"], settings_of(case), f"{guess['step_ms']:,.0f}", f"{low:,.0f} to {high:,.0f}",
+            f"{ms:,.0f}" if ms else "not yet", f"{100 * (guess['step_ms'] / ms - 1):+.1f}%" if ms else "-"]
+
+
 def before_measurement():
     """The predictions of context-grad-sync-h200.json beside what four H200 then took."""
     documents = json.loads((RESULTS / "predicted/context-grad-sync-h200.json").read_text())
     predicted = {case["id"]: case for document in documents for case in document["cases"]}
+    return table(BEFORE_COLUMNS, [before_row(record["case"], predicted[PREDICTED_AS.get(record["id"], record["id"])],
+                                             record["timing"]["median_ms"]) for record in lines("h200x4/predicted-first/records.jsonl.xz")])
+
+
+def predicted_file(name, records):
+    """Returns (case, guess, measured ms or None) of each case of results/predicted/NAME; `records`: those measured so far, by id."""
+    for guess in json.loads((RESULTS / "predicted" / name).read_text())["cases"]:
+        record = records.get(guess["id"])
+        case = {"gpus": 1, "batch": 1, "accumulation": 1, "recompute": "none", "master": "bf16", **guess["case"]}
+        case["layers"] = None if case.get("layers") == "all" else case.get("layers")
+        yield case, guess, record["timing"]["median_ms"] if record else None
+
+
+def measured_since(path):
+    """Returns the records of a file by id; none if the file is not there yet."""
+    return {record["id"]: record for record in lines(path)} if (RESULTS / path).exists() else {}
+
+
+LONG_RECORDS = "h200/predicted-long.jsonl.xz"
+LONG_FLOORS = 0.03, 0.06  # of the median and the worst error of steps of 16,384 tokens and more
+
+
+def before_measurement_long():
+    """The predictions of long-h200.json beside what one H200 then took."""
+    return table(BEFORE_COLUMNS, [before_row(*one) for one in predicted_file("long-h200.json", measured_since(LONG_RECORDS))])
+
+
+def before_measurement_context():
+    """The predictions of context-h200.json, which need two and four H200."""
+    return table(BEFORE_COLUMNS, [before_row(*one) for one in predicted_file("context-h200.json", {})])
+
+
+def before_measurement_groups():
+    """Errors of the predictions of long-h200.json by length."""
+    found = [(case, guess, ms) for case, guess, ms in predicted_file("long-h200.json", measured_since(LONG_RECORDS)) if ms]
+    groups = [(f"{seq:,} tokens", [one for one in found if one[0]["seq"] == seq]) for seq in (16384, 32768, 65536)]
+    groups += [("16,384 to 65,536 tokens", [one for one in found if one[0]["seq"] >= 16384]),
+               ("2,048 and 4,096 tokens", [one for one in found if one[0]["seq"] < 16384]), ("all", found)]
     rows = []
-    for record in lines("h200x4/predicted-first/records.jsonl.xz"):
-        case, ms = record["case"], record["timing"]["median_ms"]
-        guess = predicted[PREDICTED_AS.get(record["id"], record["id"])]
-        low, high = guess["step_ms_80"]
-        settings = [f"{case['gpus']} GPUs" if case["gpus"] > 1 else "1 GPU", f"{case['batch']} x {case['seq']}"]
-        settings += [f"{case['accumulation']} micro-steps, grad-sync {case['grad_sync']}, reshard {case.get('reshard', 'on')}"
-                     ] if case["accumulation"] > 1 else []
-        settings += [f"context {case['context']}"] if case.get("context", 1) > 1 else []
-        settings += [f"ep {case['ep']}"] if case.get("ep", 1) > 1 else []
-        settings += ["FP8 gather"] if case.get("gather") == "fp8" else []
-        settings += [f"recompute {case['recompute']}"] if case["recompute"] != "none" else []
-        settings += [f"{case['master']} state"]
-        rows.append([case["model"], case["recipe"], ", ".join(settings), f"{guess['step_ms']:,.0f}", f"{low:,.0f} to {high:,.0f}",
-                     f"{ms:,.0f}", f"{100 * (guess['step_ms'] / ms - 1):+.1f}%"])
-    return table(["model", "recipe", "settings", "predicted ms", "80% interval", "measured ms", "error"], rows)
+    for name, steps in groups:
+        if not steps:
+            rows.append([name, "0", *"-----"])
+            continue
+        errors = [guess["step_ms"] / ms - 1 for _, guess, ms in steps]
+        sizes = [abs(one) for one in errors]
+        met = statistics.median(sizes) <= LONG_FLOORS[0] and max(sizes) <= LONG_FLOORS[1]
+        hits = sum(guess["step_ms_80"][0] <= ms <= guess["step_ms_80"][1] for _, guess, ms in steps)
+        rows.append([name, str(len(steps)), error(statistics.median(sizes), False), error(max(sizes), False),
+                     signed(statistics.mean(errors), False), f"{hits} of {len(steps)}", "yes" if met else "**no**"])
+    return table(["steps", "number", "median error", "worst", "mean signed error", "inside 80% intervals", "median 3% and worst 6% met"], rows)
 
 
 OWN_LIMITS = 0.03, 0.07  # of the median error, and of that which 95% of the steps are within
@@ -338,7 +395,8 @@ def stack_held_out():
                   "without its model: median error", "inside 80% interval", "half-width"], rows)
 
 
-TABLES = {"before-measurement": before_measurement, "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out, "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
+TABLES = {"before-measurement": before_measurement, "before-measurement-long": before_measurement_long,
+          "before-measurement-context": before_measurement_context, "before-measurement-groups": before_measurement_groups, "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out, "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
           "predicted-rules": predicted_rules, "predicted-by-rule": predicted_by_rule, "predicted-machines": predicted_machines,
           "predicted-clusters": predicted_clusters, "predicted-sources": predicted_sources}

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention/flash.h"
 #include "kernels/cuda/hopper/tensor_map.h"
+#include "kernels/gpu/attention_choice.h"
 
 namespace precbench {
 
@@ -61,7 +62,7 @@ const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_c
 }
 
 bool hopper_backward_is_faster(const AttentionShape& shape, bool deterministic) {
-  return deterministic || shape.keys() <= 4096 || shape.head_dim != 128;
+  return cuda::hopper_backward_is_faster(shape.keys(), shape.head_dim, deterministic);
 }
 
 }  // namespace precbench
