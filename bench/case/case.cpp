@@ -201,9 +201,6 @@ std::vector<Field> make_fields() {
           number("capacity", kExperts, "",
                  "MoE capacity factor F; tokens beyond F times the even share are dropped; auto: no dropping",
                  &Case::capacity, kAxis, 0, "", when_used)),
-      text("grouped", kExperts,
-           "expert GEMMs on a GPU: our grouped kernels, cuBLASLt's grouped GEMM, or a loop of GEMMs",
-           &Case::grouped, kAxis, when_used, {"own", "cublaslt", "loop"}),
       also("moe_aux_coef", number("aux", kExperts, "", "coefficient of the MoE load-balancing loss",
                                   &Case::aux, kAxis, 0, "", when_used)),
       number("z_loss", kExperts, "", "coefficient of the router z-loss", &Case::z_loss, kAxis, 0, "",
@@ -322,6 +319,15 @@ std::vector<Field> make_fields() {
   };
 }
 
+/// A field of older versions, whose records have it.
+struct RemovedField {
+  const char* name;
+  const char* replacement;
+};
+constexpr RemovedField kRemovedFields[] = {
+    {"grouped", "removed: experts run in the fastest grouped GEMM that the GPU supports"},
+};
+
 std::string kebab(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
@@ -406,6 +412,12 @@ void check_text(const Field& field, const std::string& word) {
 const std::vector<Field>& case_fields() {
   static const std::vector<Field> fields = make_fields();
   return fields;
+}
+
+const char* removed_field(const std::string& name) {
+  for (const RemovedField& field : kRemovedFields)
+    if (name == field.name || name == kebab(field.name)) return field.replacement;
+  return nullptr;
 }
 
 const Field* find_field(const std::string& name) {
@@ -513,6 +525,7 @@ Case case_from_json(const nlohmann::ordered_json& json) {
   Case c;
   for (const auto& [key, value] : json.items()) {
     const Field* field = find_field(key);
+    if (!field && removed_field(key)) continue;
     if (!field || key == field->alias) throw InvalidInput(fmt::format("case: unknown key {}", key));
     if (value.is_string())
       set_text(c, *field, value.get<std::string>());

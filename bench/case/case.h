@@ -47,7 +47,7 @@ struct Case {
   std::string recompute = "none";
   std::string flow = "off";
 
-  std::string routing = "learned", grouped = "own";
+  std::string routing = "learned";
   std::optional<double> capacity;  ///< none: no slot is dropped; written "auto"
   double aux = 1e-3, z_loss = 0;
   std::int64_t ep = 1;
@@ -139,6 +139,9 @@ std::string flag_of(const Field& field);
 /// Returns the flag's second name, such as "--master-dtype"; empty if it has none.
 std::string alias_flag_of(const Field& field);
 
+/// Returns what to use in place of a field that only older versions have; null if they have none of this name.
+const char* removed_field(const std::string& name);
+
 /// Returns the value as a user would type it. Numbers convert back to the same bits.
 std::string get_text(const Case& c, const Field& field);
 
@@ -151,7 +154,8 @@ nlohmann::ordered_json field_to_json(const Case& c, const Field& field);
 /// Returns the fields as scalars in the table's order: the object `case` of a record.
 nlohmann::ordered_json case_to_json(const Case& c);
 
-/// Parses a case; a missing key keeps its default. Throws InvalidInput on an unknown key or a wrong type.
+/// Parses a case; a missing key keeps its default, and a field of older versions is ignored. Throws InvalidInput on an
+/// unknown key or a wrong type.
 Case case_from_json(const nlohmann::ordered_json& json);
 
 }  // namespace precbench

@@ -129,13 +129,12 @@ void check_optimizer(const Case& c, const Recipe& recipe) {
 }
 
 void check_combinations(const Case& c) {
-  const auto check_choice = [&](const char* flag, const std::string& which, const char* unset = "auto") {
-    if (c.device == "cpu" && which != unset)
+  const auto check_choice = [&](const char* flag, const std::string& which) {
+    if (c.device == "cpu" && which != "auto")
       throw InvalidInput(fmt::format("--{} {}: selects GPU kernels, but --device is cpu", flag, which));
   };
   check_choice("attention", c.attention);
   check_choice("gemm", c.gemm);
-  check_choice("grouped", c.grouped, "own");
   if ((kParallelWords.find(c.parallel) == DataParallel::hsdp) != (c.shard_group > 1))
     throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
   const bool decays = kScheduleWords.find(c.schedule).value_or(Schedule::constant) != Schedule::constant;
@@ -173,8 +172,7 @@ void check_combinations(const Case& c) {
 void check_experts(const Case& c, const ModelConfig& model) {
   static const Case defaults;
   if (model.moe) return;
-  for (const char* name :
-       {"routing", "capacity", "grouped", "aux", "z_loss", "ep", "exchange", "slots", "dispatch"}) {
+  for (const char* name : {"routing", "capacity", "aux", "z_loss", "ep", "exchange", "slots", "dispatch"}) {
     const Field& field = *find_field(name);
     if (get_text(c, field) != get_text(defaults, field))
       throw InvalidInput(fmt::format("{}: {} has no experts", flag_of(field), model.name));

@@ -80,6 +80,7 @@ TEST_CASE("set_text: bad values are refused by flag", "[case]") {
         "fp16");
   CHECK(refusal_of([] { case_from_json({{"modle", "tiny"}}); }) == "case: unknown key modle");
   CHECK(refusal_of([] { case_from_json({{"master_dtype", "bf16"}}); }) == "case: unknown key master_dtype");
+  CHECK(case_from_json({{"seq", 32}, {"grouped", "loop"}}) == case_from_json({{"seq", 32}}));  // an old record
   CHECK(refusal_of([] { case_from_json({{"seq", 1.5}}); }) == "case: seq has the wrong type: 1.5");
 }
 

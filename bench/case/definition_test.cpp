@@ -96,7 +96,7 @@ TEST_CASE("case_id: changes with the work and with nothing else", "[definition]"
     if (name == "parallel" || name == "shard_group")
       c.parallel = "hsdp", c.shard_group = name == "parallel" ? 2 : 37;
     if (name == "schedule" || name.starts_with("checkpoint_") || name == "switch_recipe") c.steps = 10;
-    if (name == "attention" || name == "gemm" || name == "grouped") c.device = "cuda";
+    if (name == "attention" || name == "gemm") c.device = "cuda";
     if (name == "momentum") c.optimizer = "muon";
     if (name == "lora_alpha") c.lora_rank = 4;
     if (name == "packing") c.data = "chats.jsonl";
@@ -113,7 +113,7 @@ TEST_CASE("case_to_json: MoE fields are absent from dense rows and refused for d
   Case c;
   c.model = "tiny-moe";
   for (const std::string name :
-       {"routing", "capacity", "grouped", "aux", "z_loss", "ep", "exchange", "slots", "dispatch", "layers"}) {
+       {"routing", "capacity", "aux", "z_loss", "ep", "exchange", "slots", "dispatch", "layers"}) {
     INFO(name);
     const Field& field = *find_field(name);
     CHECK_FALSE(dense.contains(name));

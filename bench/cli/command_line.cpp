@@ -88,6 +88,7 @@ std::string hint_for_flag(const CLI::App& app, const std::string& flag, const Fl
     if (flag == foreign.name &&
         (!*foreign.needs || std::count(known.begin(), known.end(), foreign.needs) > 0))
       return foreign.answer;
+  if (const char* replacement = removed_field(bare)) return replacement;
   if (const std::string hint = more ? more(app.get_name(), bare) : ""; !hint.empty()) return hint;
   std::string near = nearest_strictly(bare, known);
   if (near.empty() && bare.size() >= kLeastBeginning)

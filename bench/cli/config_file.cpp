@@ -19,6 +19,8 @@ bool is_option(const std::string& key) { return key == "out" || key == "timeout"
 std::string known_key(const std::string& key) {
   if (is_option(key)) return key;
   if (const Field* field = find_field(key)) return field->name;
+  if (const char* replacement = removed_field(key))
+    throw InvalidInput(fmt::format("unknown key {}; {}", key, replacement));
   std::vector<std::string> valid = {"out", "timeout", "interleave"};
   for (const Field& field : case_fields()) {
     valid.push_back(field.name);

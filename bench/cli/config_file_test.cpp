@@ -53,6 +53,8 @@ TEST_CASE("sweep file: keys may be second names of fields", "[sweep-file]") {
   const Axes axes = read("master_dtype = [\"fp32\", \"bf16\"]\nlm-head = \"recipe\"\n").grids[0].axes;
   CHECK(axes == Axes{{"master", {"fp32", "bf16"}}, {"head", {"recipe"}}});
   CHECK(refusal("master_dtyp = 1\n") == ":1: unknown key master_dtyp; did you mean master_dtype?");
+  CHECK(refusal("grouped = \"loop\"\n") ==
+        ":1: unknown key grouped; removed: experts run in the fastest grouped GEMM that the GPU supports");
   CHECK(refusal("clip = 1\ngrad_clip = 2\n") == ":2: clip is given twice, first in line 1");
 }
 

@@ -71,8 +71,7 @@ class Session {
     return without_demoted({.autotune = !plan_.deterministic,
                             .deterministic = plan_.deterministic,
                             .attention = case_.attention,
-                            .gemm = case_.gemm,
-                            .grouped = case_.grouped},
+                            .gemm = case_.gemm},
                            verification());
   }
   const Verification* verification() const { return verification_ ? &*verification_ : nullptr; }

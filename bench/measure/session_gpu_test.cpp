@@ -256,12 +256,6 @@ TEST_CASE("run_case: an MoE model's captured step equals the eager step although
     c.graph = "off";
     CHECK(captured.moe->load.layers == eager.moe->load.layers);
     CHECK(captured.moe->grouped == eager.moe->grouped);
-    // One GEMM per expert sums in another order, so that some values round the other way.
-    c.grouped = "loop";
-    const Record loop = run_gpu(c);
-    CHECK(loop.moe->grouped == "loop");
-    CHECK(loop.id != eager.id);
-    CHECK(std::fabs(loop.training->loss.front() - eager.training->loss.front()) <= 1e-3);
   }
 }
 

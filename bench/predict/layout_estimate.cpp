@@ -212,7 +212,7 @@ std::pair<Case, ParallelLayout> of_kind(Case c, ParallelLayout layout, const Mod
     const Case defaults;
     c.ep = defaults.ep, c.exchange = defaults.exchange, c.slots = defaults.slots,
     c.dispatch = defaults.dispatch;
-    c.routing = defaults.routing, c.grouped = defaults.grouped, c.capacity = defaults.capacity;
+    c.routing = defaults.routing, c.capacity = defaults.capacity;
     c.aux = defaults.aux, c.z_loss = defaults.z_loss;
     layout.experts = 1;
   }
