@@ -35,7 +35,7 @@ TEST_CASE("measured_stacks: one comparison for the same work and day, per GPU", 
   CHECK(bf16->setting.micro_step_s == Approx(0.421).epsilon(0.01));
   CHECK(bf16->log_error == 0);
   CHECK_THROWS_WITH(measured_stacks({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"}),
-                    Catch::Matchers::Contains("pytorch.ndjson"));
+                    ContainsText("pytorch.ndjson"));
 }
 
 TEST_CASE("measured_stacks: a line that is no comparison is named", "[stack]") {
@@ -45,7 +45,7 @@ TEST_CASE("measured_stacks: a line that is no comparison is named", "[stack]") {
       "pytorch.ndjson",
       R"({"model": "8b", "recipe": "bf16", "batch": 1, "seq": 8, "created": "2026-11-25T", "tokens_per_s": -1})");
   CHECK_THROWS_WITH(measured_stacks({records}),
-                    Catch::Matchers::Contains("pytorch.ndjson:1: tokens_per_s: -1"));
+                    ContainsText("pytorch.ndjson:1: tokens_per_s: -1"));
   folder.write("pytorch.ndjson", R"({"model": "8b", "error": "out of memory"})");
   CHECK_THROWS_WITH(
       measured_stacks({records}),

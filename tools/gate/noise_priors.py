@@ -21,8 +21,6 @@ PAGE = ROOT / "tools/gate/README.md"
 SOURCE = ROOT / "tools/gate/gate_noise.cpp"
 FAST_LEARNING = 1e-4  # kFastLearning
 LIMIT_OVER_SD = 3
-# Has cases of cpu/study-flow after a commit that changed the losses of experts on a CPU: no repeats.
-OTHER_NUMERICS = {"study-tiny-moe.jsonl.xz"}
 # Name of the constant in gate_noise.cpp, and how the page calls the kind.
 KINDS = {
     "GpuStepTime": "GPU step time",
@@ -37,7 +35,7 @@ def read_cases():
     """Returns the ok records by case and machine, one for each time."""
     cases = collections.defaultdict(dict)
     for path in sorted((ROOT / "results").rglob("*.jsonl*")):
-        if path.suffix not in {".jsonl", ".xz"} or path.name in OTHER_NUMERICS:
+        if path.suffix not in {".jsonl", ".xz"}:
             continue
         text = (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8").read()
         for line in text.splitlines():
