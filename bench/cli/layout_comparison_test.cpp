@@ -89,6 +89,11 @@ TEST_CASE("plan --layout published: compares the runs that match, and refuses wh
   REQUIRE(answer.status == 0);
   CHECK(contains(answer.text, "mb-2511-llama3-70b-h100-sxm-64-tp4pp8-8192-fp8"));
   CHECK(contains(answer.text, "1 run: 1 "));
+  // Points of other sources have machines and models that are not known.
+  const auto of_model =
+      precbench_says("plan --layout published --model qwen3-30b-a3b --seq 4096 --global-batch 512" + points);
+  CHECK(of_model.status == 0);
+  CHECK(contains(of_model.text, "1 run: 1 "));
   CHECK(contains(refused("plan --layout published --model llama3-70b --gpus 63" + points),
                  "has no run of Megatron on 16 or more GPUs like this"));
   CHECK(contains(refused("plan --layout published --tensor 2" + points),

@@ -340,6 +340,16 @@ void need(bool given, const char* flag) {
   if (!given) throw InvalidInput(fmt::format("{}: plan needs it", flag));
 }
 
+/// Returns what `name` returns; nothing for a machine or a model that is not known.
+template <class Name>
+std::string known_name(const Name& name) {
+  try {
+    return name();
+  } catch (const InvalidInput&) {
+    return "";
+  }
+}
+
 /// Returns the published runs that have the model, machine, GPUs, sequence, batch and recipes that the user gave.
 std::vector<PublishedPoint> published_runs(const PlanCommand& command) {
   const auto given = [&](const char* name) -> std::vector<std::string> {
@@ -366,8 +376,8 @@ std::vector<PublishedPoint> published_runs(const PlanCommand& command) {
         has(given("seq"), std::to_string(point.seq.value_or(0))) &&
         has(given("recipe"), recipe_of_precision(point.precision)) &&
         (batch == 0 || batch == point.global_batch.value_or(0)) &&
-        (machine.empty() || published_machine(point).name == machine) &&
-        (models.empty() || has(models, published_model(point.model).name)))
+        (machine.empty() || known_name([&] { return published_machine(point).name; }) == machine) &&
+        (models.empty() || has(models, known_name([&] { return published_model(point.model).name; }))))
       runs.push_back(point);
   runs = runs_with_layouts(runs);
   if (runs.empty())
@@ -478,7 +488,8 @@ CLI::App* add_plan_command(CLI::App& app, PlanCommand& command) {
 int plan_layouts(const PlanCommand& command) {
   stack_of(command);
   if (command.layout == "published") {
-    if (!command.stack.empty()) throw InvalidInput("--stack: published runs are compared with our step; leave it out");
+    if (!command.stack.empty())
+      throw InvalidInput("--stack: published runs are compared with our step; leave it out");
     return compare_published(command);
   }
   need(!command.on.empty(), "--on");
@@ -487,7 +498,8 @@ int plan_layouts(const PlanCommand& command) {
   const CostModel cost_model(find_machine(command.on));
   const std::vector<RecipeSearch> searches = search_recipes(command, cost_model);
   if (command.json)
-    fmt::print("{}\n", plan_json(searches, stack_of(command), cost_model).dump(2, ' ', true, Json::error_handler_t::replace));
+    fmt::print("{}\n", plan_json(searches, stack_of(command), cost_model)
+                           .dump(2, ' ', true, Json::error_handler_t::replace));
   else
     print_plan(command, searches, cost_model);
   return std::any_of(searches.begin(), searches.end(),

@@ -9,9 +9,10 @@
 
 namespace precbench {
 
-CaseLayout case_layout(const Plan& plan) {
+CaseLayout case_layout(const Plan& plan) { return case_layout(plan.fields, plan.model); }
+
+CaseLayout case_layout(const Case& c, const ModelConfig& model) {
   static const Case defaults;
-  const Case& c = plan.fields;
   CaseLayout found{c, {}};
   ParallelLayout& layout = found.layout;
   layout.tensor = static_cast<int>(c.tensor);
@@ -21,7 +22,7 @@ CaseLayout case_layout(const Plan& plan) {
   layout.data = static_cast<int>(c.gpus / (c.tensor * c.context * c.pipeline));
   // Only on tensor ranks do experts get other rows than the other layers. Otherwise the case's own exchange is
   // predicted.
-  if (plan.model.moe && c.tensor > 1) layout.experts = static_cast<int>(c.ep);
+  if (model.moe && c.tensor > 1) layout.experts = static_cast<int>(c.ep);
   layout.tensor_overlap = c.overlap == "tensor" || c.overlap == "all";
   layout.context_overlap = c.overlap == "context" || c.overlap == "all";
   layout.sharded_optimizer = c.shard_optimizer == "on";
@@ -32,7 +33,7 @@ CaseLayout case_layout(const Plan& plan) {
   found.c.micro_batches = defaults.micro_batches;
   found.c.shard_optimizer = defaults.shard_optimizer;
   found.c.overlap = defaults.overlap;
-  found.c.layers = defaults.layers;  // plan.model is already cut to them
+  found.c.layers = defaults.layers;  // `model` is already cut to them
   return found;
 }
 

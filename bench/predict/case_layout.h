@@ -18,6 +18,7 @@ struct CaseLayout {
 
 /// Returns the layout of a case whose flags fit each other (layout_unsupported_reason).
 CaseLayout case_layout(const Plan& plan);
+CaseLayout case_layout(const Case& c, const ModelConfig& model);
 
 /// Returns why the layout of a case cannot be predicted: a rule of layouts, or one of a single rank's share of the
 /// work. Null if it can. `only_predicted`: no run would follow (is_predicted_only()).

@@ -71,6 +71,14 @@ Shape shape_of(const Case& c) { return {c.tensor, c.context, c.ep, c.batch, c.re
 /// Fields that decide whether weights can be gathered in another format than BF16.
 using Gathered = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::string, std::string>;
 
+/// Fields that decide whether a layout is supported, of those that are searched.
+using Sharding = std::tuple<Shape, std::int64_t, std::string, std::int64_t, std::string, std::string,
+                            std::string, std::string>;
+Sharding sharding_of(const Case& c) {
+  return {shape_of(c),       c.pipeline, c.parallel,  c.shard_group,
+          c.shard_optimizer, c.reshard,  c.grad_sync, c.gather};
+}
+
 /// Fields by which proposals differ.
 using Ranks = std::array<std::int64_t, 4>;
 Ranks ranks_of(const Case& c) { return {c.tensor, c.context, c.pipeline, c.ep}; }
@@ -277,15 +285,21 @@ class Search {
     }
     ++found_.predicted;
     try {
-      Plan plan = resolve(c);
-      if (const auto why = layout_failure(plan)) {
+      // Rules of virtual stages are checked in enumerate_shape().
+      const auto [supported, is_new] = supported_.try_emplace(sharding_of(c));
+      if (is_new) {
+        const Plan plan = resolve(c);
+        const auto why = layout_failure(plan);
+        if (why) refuse(*why);
+        supported->second = !why;
+        if (!estimator_) estimator_.emplace(model_.emplace(plan.model), cost_model_);
+      }
+      if (!supported->second) {
         ++found_.unsupported;
-        refuse(*why);
         if (gathered) ungathered_.insert(*gathered);
         return;
       }
-      if (!estimator_) estimator_.emplace(model_.emplace(plan.model), cost_model_);
-      const auto [own, layout] = case_layout(plan);
+      const auto [own, layout] = case_layout(c, *model_);
       std::int64_t peak = 0;
       for (const StageMemory& stage : estimator_->memory(own, layout)) peak = std::max(peak, stage.peak());
       need(static_cast<double>(peak));
@@ -293,7 +307,7 @@ class Search {
         ++found_.too_large;
         return;
       }
-      propose({std::move(plan), estimator_->estimate(own, layout)});
+      propose(c, estimator_->estimate(own, layout));
     } catch (const InvalidInput&) {
       ++found_.unsupported;
     } catch (const Unsupported&) {
@@ -303,19 +317,19 @@ class Search {
     }
   }
 
-  void propose(LayoutProposal proposal) {
+  /// Takes a layout for a proposal if it is faster than the one with its ranks, or than the last one if none has.
+  void propose(const Case& c, LayoutEstimate estimate) {
     std::vector<LayoutProposal>& all = found_.proposals;
-    const auto faster = [](const LayoutProposal& a, const LayoutProposal& b) {
-      return a.estimate.step.seconds < b.estimate.step.seconds;
-    };
+    const double seconds = estimate.step.seconds;
     const auto same = std::find_if(all.begin(), all.end(), [&](const LayoutProposal& one) {
-      return ranks_of(one.plan.fields) == ranks_of(proposal.plan.fields);
+      return ranks_of(one.plan.fields) == ranks_of(c);
     });
-    if (same == all.end())
-      all.push_back(std::move(proposal));
-    else if (faster(proposal, *same))
-      *same = std::move(proposal);
-    std::stable_sort(all.begin(), all.end(), faster);
+    if (seconds >= (same == all.end() ? slowest_proposal() : same->estimate.step.seconds)) return;
+    if (same != all.end()) all.erase(same);
+    all.push_back({resolve(c), std::move(estimate)});
+    std::stable_sort(all.begin(), all.end(), [](const LayoutProposal& a, const LayoutProposal& b) {
+      return a.estimate.step.seconds < b.estimate.step.seconds;
+    });
     if (all.size() > question_.proposals) all.pop_back();
   }
 
@@ -326,6 +340,7 @@ class Search {
   std::optional<std::string> rule_;  // that the first refused layout breaks
   std::vector<Candidate> candidates_;
   std::set<Gathered> ungathered_;
+  std::map<Sharding, bool> supported_;
   std::optional<ModelConfig> model_;
   std::optional<LayoutEstimator> estimator_;
   std::map<Shape, std::vector<MicroBatchCost>> costs_;
