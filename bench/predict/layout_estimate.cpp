@@ -535,6 +535,8 @@ MicroBatchCost cost_of_kind(const StageTimes& times) {
   for (const StepTime* time : {&times.forward.one, &times.backward.one})
     for (std::size_t comm = 0; comm < time->exposed.size(); ++comm)
       if (times.own_lane[comm]) cost.exposed += time->exposed[comm];
+  for (const StepTime* time : {&times.forward.one, &times.backward.one})
+    cost.quantize += time->class_seconds[static_cast<std::size_t>(OpClass::quantize)];
   cost.embedding_forward = times.embedding_forward;
   cost.embedding_backward = times.embedding_backward;
   cost.head_forward = std::max(0.0, times.forward.rest.seconds - times.embedding_forward);

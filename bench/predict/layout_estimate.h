@@ -62,10 +62,11 @@ class LayoutEstimator {
 /// Cost of a micro-batch on a rank whose data and pipeline ranks are left out: the same in all layouts that differ in these
 /// alone. Times have the collectives of tensor, context and expert ranks, and none of data ranks.
 struct MicroBatchCost {
-  double forward = 0, backward = 0;                      ///< seconds of a layer
+  double forward = 0, backward = 0;  ///< seconds of a layer
   /// Waits among these for collectives of tensor and context ranks, which those of data ranks can run beside. Collectives of
   /// experts and of data ranks run one after the other.
   double exposed = 0;
+  double quantize = 0;                                   ///< of these seconds, casts
   double embedding_forward = 0, embedding_backward = 0;  ///< seconds
   double head_forward = 0, head_backward = 0;            ///< likewise, with the loss
   double activation_bytes = 0;                           ///< of a layer

@@ -234,7 +234,7 @@ class Search {
         return;
       }
       const LayoutBound bound = layout_bound(one, model, *cost, cost_model_);
-      if (bound.bytes * (1 - kBoundTolerance) > static_cast<double>(question_.memory)) {
+      if (bound.bytes * (1 - kMemoryTolerance) > static_cast<double>(question_.memory)) {
         ++found_.too_large;
         need(bound.bytes);
         return;
@@ -242,7 +242,7 @@ class Search {
       candidates_.push_back({one.tensor, one.context, one.pipeline, one.virtual_stages, one.batch, one.ep,
                              one.slots, one.accumulation, one.shard_group, &parallel, &shard_optimizer,
                              &grad_sync, &reshard, &gather, &recompute,
-                             bound.seconds * (1 - kBoundTolerance)});
+                             bound.seconds * (1 - kTimeTolerance)});
     };
     for (const std::string& parallel : space_.parallel) {
       c.parallel = parallel;
@@ -459,6 +459,15 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
   // Collectives of data ranks run one after the other, whatever else runs beside them, and slow down what does.
   const RankGroup group{static_cast<std::int64_t>(shards), c.tensor};
   const bool gathers_often = c.reshard == "on", reduces_often = c.grad_sync == "every";
+  // Weights that are gathered in FP8 are cast by the shard, not by every micro-batch: at most what reading them in BF16 and
+  // writing two FP8 copies takes at 60% of the memory bandwidth.
+  const bool in_fp8 = sharded && c.gather == "fp8";
+  const auto cast_by_shards = [&](const MicroBatchCost& layer) {
+    constexpr double kAchieved = 0.6;
+    return in_fp8 ? std::min(layer.quantize, 2 * layer.weight_bytes /
+                                                 (kAchieved * 1e9 * cost_model.machine().memory_gb_per_s))
+                  : 0.0;
+  };
   const auto moved_share = [&](const MicroBatchCost& layer) {
     return whole_experts ? 1 - layer.expert_share : 1;
   };
@@ -486,7 +495,7 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
     const double own_gradients =
         c.grad_sync == "every" && sharded ? gradients * whole + gradients * (1 - whole) / shards : gradients;
     return optimizer * whole / expert_replicas + optimizer * (1 - whole) / optimizer_shards + own_gradients +
-           weights * (sharded && c.reshard == "on" ? whole : 1);
+           weights * (sharded && c.reshard == "on" ? whole : 1) * (in_fp8 ? 0.5 : 1);
   };
   // The layer that moves least stands for all.
   const LayerTraffic traffic =
@@ -508,7 +517,7 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
     for (std::size_t stage = 0; stage < stages; ++stage)
       for (std::int64_t i = 0; i < groups[stage][g]; ++i) {
         const MicroBatchCost& layer = layers[next++];
-        const double seconds = layer.forward + layer.backward;
+        const double seconds = layer.forward + layer.backward - cast_by_shards(layer);
         sums[stage].all += seconds;
         if (g == 0) sums[stage].first += seconds;
         Stage& own = sums[stage];
@@ -525,11 +534,14 @@ LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vec
     double micro_batch = sums[stage].all;
     if (stage == 0) micro_batch += embedding;
     if (stage == stages - 1) micro_batch += ends.head_forward + ends.head_backward;
-    // Compute is slowed beside traffic, except beside what waits of other collectives hide.
+    // Compute is slowed beside traffic, except while it waits for other collectives. Where those run beside GEMMs, slower
+    // GEMMs also leave less to wait for.
     const auto layers_of_stage = static_cast<double>(sums[stage].layers);
     const auto slowed = [&](double seconds, double slowed_seconds) {
-      const double all = layers_of_stage * seconds;
-      return all > 0 ? layers_of_stage * slowed_seconds * std::max(0.0, 1 - sums[stage].exposed / all) : 0;
+      const double all = layers_of_stage * seconds, longer = layers_of_stage * slowed_seconds;
+      if (all <= 0) return 0.0;
+      const double hidden = c.overlap == "none" ? longer * sums[stage].exposed / all : sums[stage].exposed;
+      return std::max(0.0, longer - hidden);
     };
     micro_batch += slowed(traffic.seconds, traffic.slowed);
     const double once = slowed(traffic.once_seconds, traffic.once_slowed);

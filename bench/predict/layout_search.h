@@ -63,11 +63,11 @@ struct LayoutSearch {
   std::optional<std::int64_t> least_bytes = {};  ///< that any predicted or bounded candidate needs
 };
 
-/// Share by which a bound may exceed what is predicted. The search takes off as much.
-inline constexpr double kBoundTolerance = 0.03;
+/// Shares by which bounds may exceed what is predicted. The search takes off as much.
+inline constexpr double kTimeTolerance = 0.02, kMemoryTolerance = 0.03;
 
 /// Number of full predictions after which a search ends.
-inline constexpr std::int64_t kMostPredictions = 3000;
+inline constexpr std::int64_t kMostPredictions = 5000;
 
 /// Throws InvalidInput if no layout divides the GPUs and the batch, with the rule that the simplest layout breaks.
 LayoutSearch search_layouts(const LayoutQuestion& question, const LayoutSpace& space,
@@ -78,7 +78,7 @@ LayoutSearch search_layouts(const LayoutQuestion& question, const LayoutSpace& s
 /// or if no layout divides.
 LayoutSearch best_layouts(const LayoutQuestion& question, const CostModel& cost_model);
 
-/// Lower bounds of a step, within kBoundTolerance.
+/// Lower bounds of a step, within kTimeTolerance and kMemoryTolerance.
 struct LayoutBound {
   double seconds = 0;
   double bytes = 0;  ///< of the first or last stage's rank

@@ -395,8 +395,54 @@ def stack_held_out():
                   "without its model: median error", "inside 80% interval", "half-width"], rows)
 
 
-TABLES = {"before-measurement": before_measurement, "before-measurement-long": before_measurement_long,
-          "before-measurement-context": before_measurement_context, "before-measurement-groups": before_measurement_groups, "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out, "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
+@functools.cache
+def layout_lines():
+    return list(lines("predicted/layouts.jsonl"))
+
+
+def layout_words(layout):
+    """Returns "TP 4, PP 8 x 4, EP 32", without axes of one rank."""
+    stages = f"PP {layout['pipeline']}" + (f" x {layout['virtual_stages']}" if layout["virtual_stages"] > 1 else "")
+    words = [stages if axis == "pipeline" else f"{name} {layout[axis]}"
+             for axis, name in (("tensor", "TP"), ("context", "CP"), ("pipeline", "PP"), ("ep", "EP")) if layout[axis] > 1]
+    return ", ".join(words) or "data"
+
+
+VERDICTS = "among the first three", "another is faster", "neither", "not predicted"
+
+
+def verdict_of(line):
+    return f"place {line['place']}" if line.get("place") else line["verdict"]
+
+
+def layouts_compared():
+    rows = []
+    for line in layout_lines():
+        if line["verdict"] == "not predicted":
+            continue
+        first = line["proposals"][0] if line["proposals"] else None
+        rows.append([f"`{line['id']}`", line["recipe"], layout_words(line["published"]), f"{line['published']['step_s']:.3g}",
+                     f"{line['published']['gib']:.0f}", layout_words(first) if first else "-", f"{first['step_s']:.3g}" if first else "-",
+                     f"{first['gib']:.0f}" if first else "-", f"{line['ratio']:.2f}x" if first else "-", verdict_of(line)])
+    return table(["run", "recipe", "published", "s/step", "GiB", "first proposal", "s/step", "GiB", "times as fast", "verdict"], rows)
+
+
+def layout_verdicts():
+    return table(["verdict", "runs"], [[verdict, str(sum(line["verdict"] == verdict for line in layout_lines()))] for verdict in VERDICTS])
+
+
+def layout_reasons(verdict):
+    return table(["run", "why"], [[f"`{line['id']}`", line["reason"]] for line in layout_lines()
+                                  if line["verdict"] == verdict and line.get("reason")])
+
+
+TABLES = {"layout-verdicts": layout_verdicts, "layouts-compared": layouts_compared,
+          "layouts-neither": lambda: layout_reasons("neither"), "layouts-faster": lambda: layout_reasons("another is faster"),
+          "layouts-not-predicted": lambda: layout_reasons("not predicted"),
+          "before-measurement": before_measurement, "before-measurement-long": before_measurement_long,
+          "before-measurement-context": before_measurement_context, "before-measurement-groups": before_measurement_groups,
+          "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out,
+          "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
           "predicted-rules": predicted_rules, "predicted-by-rule": predicted_by_rule, "predicted-machines": predicted_machines,
           "predicted-clusters": predicted_clusters, "predicted-sources": predicted_sources}
