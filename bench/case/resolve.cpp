@@ -103,14 +103,13 @@ std::shared_ptr<const PackedLengths> packed_lengths_of(const Plan& plan) {
   return entry->second;
 }
 
-/// Returns the plan of a case with its definition.
+/// Returns the plan of a case with its definition, without an id.
 Plan plan_of(const Case& c, Definition definition) {
   Plan plan;
   static_cast<Definition&>(plan) = std::move(definition);
   plan.fields = c;
   plan.fields.model = preset_name(c.model);
   plan.fields.recompute = recompute_text(parse_recompute(c.recompute));
-  plan.id = case_id(plan.fields, plan);
   plan.bf16 = builtin_recipes().front();
   plan.data_parallel = value_of(kParallelWords, c.parallel);
   plan.parameters.parallel = dims_of(c, plan.data_parallel);
@@ -182,7 +181,11 @@ Plan plan_of(const Case& c, Definition definition) {
 
 }  // namespace
 
-Plan resolve(const Case& c, Refusals refusals) { return plan_of(c, define(c, refusals)); }
+Plan resolve(const Case& c, Refusals refusals) {
+  Plan plan = plan_of(c, define(c, refusals));
+  plan.id = case_id(plan.fields, plan);
+  return plan;
+}
 
 Plan resolve_model(const Case& c, const ModelConfig& model) {
   return plan_of(c, define_model(c, model, Refusals::thrown));

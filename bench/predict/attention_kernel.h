@@ -23,6 +23,7 @@ struct AttentionSetting {
   Choice choice = Choice::automatic;  ///< `own` also without cuDNN
   bool deterministic = false;
   bool softcap = false;  ///< of the model's scores
+  bool operator==(const AttentionSetting&) const = default;
 };
 
 /// Returns the setting of a case on a machine with cuDNN or without.

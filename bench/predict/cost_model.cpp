@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "bench/case/supported.h"
@@ -60,13 +62,44 @@ constexpr double kCommunicationError = 0.25;
 
 }  // namespace
 
+/// Times by all that they depend on. Searches time the same calls in thousands of layouts, and looking for the nearest
+/// measured points takes longest.
+class CostModel::KnownTimes {
+ public:
+  /// Returns the time of a call, from `make` if it is new.
+  template <class Make>
+  Time find(const OpCost& op, const AttentionSetting& attention, const Make& make) {
+    const std::size_t hash = hash_of(op);
+    std::unique_lock lock(mutex_);
+    for (auto [at, end] = known_.equal_range(hash); at != end; ++at)
+      if (same_call(at->second.op, op) && at->second.attention == attention) return at->second.time;
+    lock.unlock();
+    const Time time = make();
+    lock.lock();
+    Call& call = known_.emplace(hash, Call{op.name, op, attention, time})->second;
+    call.op.name = call.name.c_str();
+    return time;
+  }
+
+ private:
+  struct Call {
+    std::string name;
+    OpCost op;
+    AttentionSetting attention;
+    Time time;
+  };
+  std::mutex mutex_;
+  std::unordered_multimap<std::size_t, Call> known_;
+};
+
 CostModel::CostModel(Machine machine)
     : machine_(std::move(machine)),
       network_(machine_),
       rates_(&rates_for(machine_)),
       borrowed_(!same_gpu(machine_, *rates_)),
       timer_(*rates_,
-             borrowed_ ? scaled_peaks(machine_, find_machine(rates_->machine)) : peaks_of(machine_)) {
+             borrowed_ ? scaled_peaks(machine_, find_machine(rates_->machine)) : peaks_of(machine_)),
+      known_(std::make_shared<KnownTimes>()) {
   const SpeedRatios* ratios = borrowed_ ? embedded_speed_ratios(machine_.name) : nullptr;
   if (!ratios || ratios->over != rates_->machine) return;
   ratios_ = ratios;
@@ -87,7 +120,12 @@ CostModel::CostModel(Machine machine)
 }
 
 CostModel::CostModel(Machine machine, const Rates& rates, const OpTimer& timer)
-    : machine_(std::move(machine)), network_(machine_), rates_(&rates), borrowed_(false), timer_(timer) {}
+    : machine_(std::move(machine)),
+      network_(machine_),
+      rates_(&rates),
+      borrowed_(false),
+      timer_(timer),
+      known_(std::make_shared<KnownTimes>()) {}
 
 double CostModel::contention(Collective kind, const RankGroup& group) const {
   // Over a slower network the kernels wait more than they move: memory traffic falls with the rate of the ring, in
@@ -129,7 +167,8 @@ TimelineRates CostModel::rates_of(const Trace& trace) const {
   TimelineRates rates;
   rates.op_seconds.reserve(trace.ops.size());
   for (const OpCost& op : trace.ops) {
-    const Time time = this->time(op, trace.attention);
+    const Time time =
+        known_->find(op, trace.attention, [&] { return this->time(op, trace.attention); });
     rates.op_seconds.push_back(time.seconds);
     rates.borrowed.push_back(time.borrowed);
     rates.ratio_errors.push_back(time.ratio_error);

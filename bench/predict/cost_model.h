@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -55,6 +56,8 @@ class CostModel {
   double contention(Collective collective, const RankGroup& group) const;
 
  private:
+  class KnownTimes;
+
   /// Returns the standard deviation of the logarithm that a backward GEMM's ratio has in addition to its spread,
   /// because the tables have forward GEMMs alone; 0 for other ops. 80% of its errors are assumed to be within the
   /// difference of both GEMMs' times on the GPU that the ratio is over, where `op` has `formats` and takes `seconds`.
@@ -69,6 +72,7 @@ class CostModel {
   // With ratios_ alone:
   std::optional<OpTimer> ratio_timer_;  // of the GPU that ratios are over
   OpPeaks peaks_, preset_peaks_;        // of machine_, and of the preset that the ratios are of
+  std::shared_ptr<KnownTimes> known_;   // what time() returned; copies share it
 };
 
 /// Predicted time of one step.

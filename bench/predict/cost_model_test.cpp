@@ -180,6 +180,23 @@ TEST_CASE("predicted_step: of a known GPU, from its name alone", "[cost-model]")
   CHECK_FALSE(predicted_step("NVIDIA H200 MIG 1g.18gb", trace, 1));
 }
 
+TEST_CASE("CostModel::rates_of: the same as the times of each op, also of ops that were timed before", "[cost-model]") {
+  Trace trace = dry_run(plan_of("llama3.2-1b", "tensorwise", 2, "fsdp"), nullptr).trace;
+  for (const char* machine : {"h200", "b200"}) {
+    const CostModel model(find_machine(machine));
+    for (const bool softcap : {false, false, true, false}) {  // not a field of the ops
+      trace.attention.softcap = softcap;
+      const TimelineRates rates = model.rates_of(trace);
+      for (std::size_t i = 0; i < trace.ops.size(); ++i) {
+        const CostModel::Time time = model.time(trace.ops[i], trace.attention);
+        CHECK(rates.op_seconds[i] == time.seconds);
+        CHECK(rates.borrowed[i] == time.borrowed);
+        CHECK(rates.ratio_errors[i] == time.ratio_error);
+      }
+    }
+  }
+}
+
 TEST_CASE("CostModel: a machine that names rates which do not exist is refused", "[cost-model]") {
   Machine machine = find_machine("b200");
   machine.rates_from = "mi300x";

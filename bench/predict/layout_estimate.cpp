@@ -135,20 +135,25 @@ struct Traced {
 
 /// Returns the bytes of activations that a tensor rank holds. Sequence parallelism divides all of them, those of norms
 /// and residuals by tokens, those between GEMMs by columns, except two matrices that are gathered for a GEMM or wait to
-/// be scattered.
-std::int64_t activations_of_tensor_rank(const Case& c, const ModelConfig& model,
-                                        const ParallelLayout& layout) {
+/// be scattered. `experts`: the dry run of expert_plan(), if there is one.
+std::int64_t activations_of_tensor_rank(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
+                                        const DryRun* experts) {
   ParallelLayout whole = layout;
   whole.tensor = 1;
-  const DryRun run = dry_run(
-      layout.divides_expert_rows() ? expert_plan(c, model, layout) : local_plan(c, model, whole), nullptr);
-  const std::int64_t bytes = run.peak.bytes[static_cast<int>(Segment::activations)];
+  const auto peak = [&] {
+    return experts ? experts->peak
+                   : dry_run(layout.divides_expert_rows() ? expert_plan(c, model, layout)
+                                                          : local_plan(c, model, whole),
+                             nullptr)
+                         .peak;
+  };
+  const std::int64_t bytes = peak().bytes[static_cast<int>(Segment::activations)];
   const std::int64_t gathered = c.batch * c.seq / layout.context * model.width * 2;
   return (layout.divides_expert_rows() ? bytes : bytes / layout.tensor) + 2 * gathered;
 }
 
 RankMemory memory_of(const DryRun& run, const Plan& plan, const Case& c, const ModelConfig& model,
-                     const ParallelLayout& layout) {
+                     const ParallelLayout& layout, const DryRun* experts = nullptr) {
   const auto bytes = [&](Segment segment) { return run.peak.bytes[static_cast<int>(segment)]; };
   RankMemory memory;
   memory.activations = bytes(Segment::activations);
@@ -157,7 +162,7 @@ RankMemory memory_of(const DryRun& run, const Plan& plan, const Case& c, const M
   memory.weights = bytes(Segment::weights);
   memory.gradients = bytes(Segment::gradients);
   memory.buffers = run.most() - memory.activations - memory.states;
-  if (layout.tensor > 1) memory.activations = activations_of_tensor_rank(c, model, layout);
+  if (layout.tensor > 1) memory.activations = activations_of_tensor_rank(c, model, layout, experts);
   if (layout.sharded_optimizer) {
     const std::int64_t shared = bytes(Segment::master) + bytes(Segment::moments);
     memory.states -=
@@ -170,14 +175,14 @@ Traced traced(const Case& c, const ModelConfig& model, const ParallelLayout& lay
               const RecomputeShare& recompute, const CostModel& cost_model) {
   const Plan plan = local_plan(c, model, layout);
   const DryRun run = dry_run(plan, nullptr);
-  const std::optional<Trace> experts =
-      layout.divides_expert_rows() ? std::optional(dry_run(expert_plan(c, model, layout), nullptr).trace)
+  const std::optional<DryRun> experts =
+      layout.divides_expert_rows() ? std::optional(dry_run(expert_plan(c, model, layout), nullptr))
                                    : std::nullopt;
   Traced t;
-  t.trace = parallel_trace(run.trace, plan, layout, recompute, experts ? &*experts : nullptr);
+  t.trace = parallel_trace(run.trace, plan, layout, recompute, experts ? &experts->trace : nullptr);
   t.rates = cost_model.rates_of(t.trace);
   t.step = estimate_step(cost_model, t.trace, t.rates, layout.ranks());
-  t.memory = memory_of(run, plan, c, model, layout);
+  t.memory = memory_of(run, plan, c, model, layout, experts ? &*experts : nullptr);
   return t;
 }
 

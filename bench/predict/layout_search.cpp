@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -43,23 +45,33 @@ std::int64_t shards_of(const Case& c) {
   return c.parallel == "fsdp" ? ranks : c.parallel == "hsdp" ? c.shard_group : c.context;
 }
 
-/// A layout and its bound. There are hundreds of thousands, so words are those of the space.
+/// A layout and its bound, or all layouts with these ranks, this micro-batch and this recomputation. There are hundreds of
+/// thousands, so words are those of the space.
 struct Candidate {
   std::int64_t tensor = 1, context = 1, pipeline = 1, virtual_stages = 1, batch = 1, ep = 1, slots = 0;
   std::int64_t accumulation = 1, shard_group = 1;
   const std::string *parallel = nullptr, *shard_optimizer = nullptr, *grad_sync = nullptr, *reshard = nullptr,
                     *gather = nullptr, *recompute = nullptr;
   double bound_seconds = 0;
+  std::int64_t order = 0;  ///< in which candidates with equal bounds are predicted
+
+  /// Returns true for all layouts with these ranks: the other words are not decided.
+  bool is_group() const { return !parallel; }
+  bool operator>(const Candidate& other) const {
+    return std::tie(bound_seconds, order) > std::tie(other.bound_seconds, other.order);
+  }
 
   /// Returns the case `base` with this layout.
   Case applied_to(Case base) const {
     base.tensor = tensor, base.context = context, base.pipeline = pipeline;
     base.virtual_stages = virtual_stages, base.batch = batch, base.ep = ep, base.slots = slots;
     if (ep > 1) base.exchange = "slots";
-    base.accumulation = accumulation, base.shard_group = shard_group;
+    base.accumulation = accumulation, base.recompute = *recompute;
+    if (is_group()) return base;
+    base.shard_group = shard_group;
     base.parallel = *parallel, base.shard_optimizer = *shard_optimizer;
     base.grad_sync = *grad_sync, base.reshard = *reshard;
-    base.gather = *gather, base.recompute = *recompute;
+    base.gather = *gather;
     return base;
   }
 };
@@ -95,12 +107,21 @@ class Search {
       throw InvalidInput(fmt::format("no layout divides --gpus {} and --global-batch {}{}", question_.c.gpus,
                                      question_.global_batch,
                                      rule_ ? "; the first rule broken: " + *rule_ : ""));
-    std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-      return a.bound_seconds < b.bound_seconds;
-    });
-    for (const Candidate& candidate : candidates_) {
+    std::make_heap(candidates_.begin(), candidates_.end(), std::greater<>());
+    while (!candidates_.empty()) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), std::greater<>());
+      const Candidate candidate = candidates_.back();
+      candidates_.pop_back();
       if (candidate.bound_seconds >= slowest_proposal()) break;
       if (candidate.bound_seconds >= proposal_with(candidate)) continue;
+      if (candidate.is_group()) {
+        const std::size_t known = candidates_.size();
+        enumerate_shards(candidate.applied_to(question_.c), *candidate.recompute, *model_, candidate.order);
+        for (std::size_t end = known + 1; end <= candidates_.size(); ++end)
+          std::push_heap(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(end),
+                         std::greater<>());
+        continue;
+      }
       if (found_.predicted == kMostPredictions) {
         found_.complete = false;
         break;
@@ -174,6 +195,7 @@ class Search {
       if (ep > 1) base.exchange = "slots";
       Plan plan = resolve(base, Refusals::kept);
       if (plan.refusal) throw InvalidInput(*plan.refusal);
+      if (!model_) model_ = plan.model;
       for (const std::int64_t tensor : space_.tensor)
         for (const std::int64_t context : space_.context)
           for (const std::int64_t pipeline : space_.pipeline)
@@ -205,10 +227,33 @@ class Search {
       if (!rule_) rule_ = std::move(why);
       return;
     }
+    // Recomputing adds to the time: what the same layouts take without it is a bound until they are looked at. Most never are.
+    const bool none_is_first = space_.recompute.front() == Case{}.recompute;
+    Shards without;
     for (const std::string& recompute : space_.recompute) {
+      const bool is_first = &recompute == &space_.recompute.front();
+      order_ += kMostShards;
       c.recompute = recompute;
-      enumerate_shards(c, recompute, plan.model);
+      if (!is_first && none_is_first && std::isfinite(without.least_seconds)) {
+        Candidate group = candidate_of(c, recompute, order_);
+        group.bound_seconds = without.least_seconds * (1 - kTimeTolerance);
+        candidates_.push_back(group);
+        found_.candidates += without.count;
+        continue;
+      }
+      const Shards all = enumerate_shards(c, recompute, plan.model, order_);
+      found_.candidates += all.count;
+      if (is_first) without = all;
     }
+  }
+
+  static Candidate candidate_of(const Case& c, const std::string& recompute, std::int64_t order) {
+    Candidate candidate;
+    candidate.tensor = c.tensor, candidate.context = c.context, candidate.pipeline = c.pipeline;
+    candidate.virtual_stages = c.virtual_stages, candidate.batch = c.batch, candidate.ep = c.ep;
+    candidate.slots = c.slots, candidate.accumulation = c.accumulation, candidate.shard_group = c.shard_group;
+    candidate.recompute = &recompute, candidate.order = order;
+    return candidate;
   }
 
   /// Returns true if a case's optimizer, sharded or not, is to be tried. Where both can be and neither runs, a sharded one
@@ -221,28 +266,40 @@ class Search {
     return on || !only_predicted || space_.shard_optimizer.size() == 1;
   }
 
-  void enumerate_shards(Case c, const std::string& recompute, const ModelConfig& model) {
+  /// Layouts that differ in how states are sharded alone.
+  struct Shards {
+    std::int64_t count = 0;
+    double least_seconds = std::numeric_limits<double>::infinity();  ///< of their bounds
+  };
+  static constexpr std::int64_t kMostShards = 1 << 20;  ///< more than there are of these
+
+  /// Adds those with the ranks and the recomputation of `c`. Their order begins with `order`.
+  Shards enumerate_shards(Case c, const std::string& recompute, const ModelConfig& model,
+                          std::int64_t order) {
+    Shards all;
     const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
     const std::vector<MicroBatchCost>* cost = nullptr;
     const auto add = [&](const Case& one, const std::string& parallel, const std::string& shard_optimizer,
                          const std::string& grad_sync, const std::string& reshard,
                          const std::string& gather) {
-      ++found_.candidates;
+      ++all.count;
       if (!cost) cost = cost_of(one, model);
       if (!cost) {
         ++found_.unsupported;
         return;
       }
       const LayoutBound bound = layout_bound(one, model, *cost, cost_model_);
+      all.least_seconds = std::min(all.least_seconds, bound.seconds);
       if (bound.bytes * (1 - kMemoryTolerance) > static_cast<double>(question_.memory)) {
         ++found_.too_large;
         need(bound.bytes);
         return;
       }
-      candidates_.push_back({one.tensor, one.context, one.pipeline, one.virtual_stages, one.batch, one.ep,
-                             one.slots, one.accumulation, one.shard_group, &parallel, &shard_optimizer,
-                             &grad_sync, &reshard, &gather, &recompute,
-                             bound.seconds * (1 - kTimeTolerance)});
+      Candidate candidate = candidate_of(one, recompute, order + all.count);
+      candidate.parallel = &parallel, candidate.shard_optimizer = &shard_optimizer;
+      candidate.grad_sync = &grad_sync, candidate.reshard = &reshard, candidate.gather = &gather;
+      candidate.bound_seconds = bound.seconds * (1 - kTimeTolerance);
+      candidates_.push_back(candidate);
     };
     for (const std::string& parallel : space_.parallel) {
       c.parallel = parallel;
@@ -271,6 +328,7 @@ class Search {
         }
       }
     }
+    return all;
   }
 
   void predict(const Case& c) {
@@ -292,7 +350,7 @@ class Search {
         const auto why = layout_failure(plan);
         if (why) refuse(*why);
         supported->second = !why;
-        if (!estimator_) estimator_.emplace(model_.emplace(plan.model), cost_model_);
+        if (!estimator_) estimator_.emplace(*model_, cost_model_);
       }
       if (!supported->second) {
         ++found_.unsupported;
@@ -338,7 +396,8 @@ class Search {
   const CostModel& cost_model_;
   LayoutSearch found_;
   std::optional<std::string> rule_;  // that the first refused layout breaks
-  std::vector<Candidate> candidates_;
+  std::vector<Candidate> candidates_;  // a heap once all are enumerated
+  std::int64_t order_ = 0;
   std::set<Gathered> ungathered_;
   std::map<Sharding, bool> supported_;
   std::optional<ModelConfig> model_;

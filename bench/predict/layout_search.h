@@ -2,8 +2,8 @@
 // predicted to be fastest on a number of GPUs.
 //
 // Every candidate has a lower bound of its step time and of its memory (layout_bound()), from the cost of a micro-batch,
-// which all candidates with the same tensor, context and expert ranks, micro-batch and recomputation share. Candidates are
-// predicted in full (estimate_layout()) in the order of their bounds, until the next bound exceeds the time of the slowest
+// which all candidates with the same tensor, context and expert ranks, micro-batch and recomputation share. Until they are
+// looked at, candidates that recompute have the time bound of those that do not. Candidates are predicted in full (estimate_layout()) in the order of their bounds, until the next bound exceeds the time of the slowest
 // proposal. So the proposals are the best of all candidates if the bounds hold.
 #pragma once
 
@@ -55,7 +55,7 @@ struct LayoutSearch {
   /// Fastest first, each with other numbers of tensor, context, pipeline or expert ranks.
   std::vector<LayoutProposal> proposals;
   std::int64_t candidates = 0;  ///< layouts that divide the GPUs, the layers and the batch
-  std::int64_t too_large = 0;   ///< of these, more memory than there is: by their bounds, or as predicted
+  std::int64_t too_large = 0;   ///< found to need more memory than there is, by their bounds or as predicted
   std::int64_t predicted = 0;   ///< in full
   std::int64_t unsupported = 0;
   std::string unsupported_reason = {};           ///< of the first that is

@@ -8,18 +8,18 @@
 namespace precbench {
 namespace {
 
-std::size_t hash_of(const OpCost& op) {
-  std::size_t hash = std::hash<double>()(op.flops) * 31 + std::hash<double>()(op.bytes);
-  for (const std::int64_t n : op.shape) hash = hash * 31 + static_cast<std::size_t>(n);
-  return hash;
-}
-
 OpCost cost_of(const TraceCollective& collective) {
   return {
       .name = collective.name.c_str(), .op_class = OpClass::communication, .bytes = collective.wire_bytes};
 }
 
 }  // namespace
+
+std::size_t hash_of(const OpCost& op) {
+  std::size_t hash = std::hash<double>()(op.flops) * 31 + std::hash<double>()(op.bytes);
+  for (const std::int64_t n : op.shape) hash = hash * 31 + static_cast<std::size_t>(n);
+  return hash;
+}
 
 void TraceWriter::begin(const OpCost& cost) {
   if (cost.op_class == OpClass::communication) return;  // started() has it

@@ -27,6 +27,9 @@ struct TraceCollective {
   bool operator==(const TraceCollective&) const = default;
 };
 
+/// Returns a hash of what same_call() compares.
+std::size_t hash_of(const OpCost& op);
+
 struct TraceEvent {
   enum class Kind : std::uint8_t { op, start, wait };
   Kind kind = Kind::op;
