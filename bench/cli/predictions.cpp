@@ -384,7 +384,7 @@ Json stack_json(const StackPrediction& prediction) {
 void print_stack(Stack stack, const std::vector<StackPrediction>& predictions, const Screen& screen) {
   if (predictions.empty()) return;
   fmt::print("{}", paragraph(fmt::format("{}: our step times a factor of {}, from measured and published comparisons with "
-                                         "our step (results/predicted/README.md)",
+                                         "our step (results/predicted/stacks.md)",
                                          name_of(stack), factors_text(predictions)),
                              screen));
   std::vector<std::string> missing;

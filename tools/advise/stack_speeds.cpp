@@ -54,7 +54,7 @@ SpeedTable in_stack(const SpeedTable& table, const std::string& stack, const Adv
     return a.tokens_per_s.value_or(0) > b.tokens_per_s.value_or(0);
   });
   result.notes.push_back(fmt::format(
-      "{}: our speed times a factor, from measured and published comparisons (results/predicted/README.md).",
+      "{}: our speed times a factor, from measured and published comparisons (results/predicted/stacks.md).",
       stack));
   for (const std::string& line : missing)
     result.notes.push_back(
