@@ -1,16 +1,11 @@
-# Training loss, a line per recipe: EMA(0.9) of the mean over seeds. The band, where
-# there are enough seeds for one (`bands` is 1), is where 95% of bf16's seeds would lie.
+# Training loss, a line per recipe: EMA(0.9) of the mean over seeds.
 load data
-entries = entries + bands
-longest = bands && longest < strlen(bandtitle) ? strlen(bandtitle) : longest
 load "plots/style.gp"
 load "plots/wide_ticks.gp"
 set xlabel "optimizer step"
 set ylabel "loss (nats per token), EMA(0.9)"
 # Each line has its marks at steps of its own: curves often lie on each other.
-plot for [i=1:bands] $band using 1:2:3 \
-    with filledcurves lc rgb "#999999" fs transparent solid 0.35 noborder title bandtitle, \
-  for [i=1:words(styles)] $series index i - 1 using 1:2 with lines lt int(word(styles, i)) lw 1.4 notitle, \
+plot for [i=1:words(styles)] $series index i - 1 using 1:2 with lines lt int(word(styles, i)) lw 1.4 notitle, \
   for [i=1:words(styles)] $series index i - 1 every every::int((i - 0.5) * every / words(styles)) using 1:2 \
     with points lt int(word(styles, i)) notitle, \
   for [i=1:words(styles)] $series index i - 1 using 1:(NaN) \

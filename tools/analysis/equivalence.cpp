@@ -28,10 +28,6 @@ double half_width(const MeanAndSpread& units, int count, double tail) {
   return student_t_quantile(1 - tail, count - 1) * units.sd / std::sqrt(count);
 }
 
-double prediction_half_width(int count, double tail) {
-  return student_t_quantile(1 - tail, count - 1) * std::sqrt(1 + 1.0 / count);
-}
-
 bool would_be_equivalent(const MeanAndSpread& units, int count, double bound, double level) {
   return std::abs(units.mean) + half_width(units, count, level) < bound;
 }

@@ -1,11 +1,9 @@
-// Definition of "equivalent to BF16", and the t tests behind every verdict on a loss. Shared by forks
-// (fork_verdict.h) and runs from scratch (convergence.h).
+// Definition of "equivalent to BF16", and the t tests behind the verdicts on a loss of studies (fork_verdict.h).
 //
 // A recipe is equivalent if two one-sided t tests (Schuirmann, 1987), each at `level`, put its mean loss
 // difference from BF16 inside +-bound. The tests run over independent units, at least kFewestUnits of them:
-// trunks for forks, seeds for runs from scratch. A difference matters from the margin on, by default 0.25% of
-// BF16's loss. The bound is the margin for a run judged at its end, and half the margin for a fork, which
-// ends before training does.
+// trunks for forks. A difference matters from the margin on, by default 0.25% of BF16's loss. The bound is half the
+// margin, because a fork ends before training does.
 //
 // The verdict holds for the trained model at the number of tokens that it has seen (model_age.h).
 #pragma once
@@ -19,7 +17,7 @@
 
 namespace precbench {
 
-/// Minimum number of trunks or seeds for a verdict; fewer do not show their spread.
+/// Minimum number of trunks for a verdict; fewer do not show their spread.
 inline constexpr int kFewestUnits = kFewestTrunks;
 
 /// Relative loss difference below which DeepSeek-V3 (arXiv 2412.19437, section 3.3) and later FP8 reports
@@ -39,10 +37,6 @@ bool is_equivalent(const std::vector<double>& units, double bound, double level)
 /// Returns the half-width of the confidence interval of the mean of `count` units with this spread, with
 /// probability `tail` beyond each end.
 double half_width(const MeanAndSpread& units, int count, double tail);
-
-/// Returns the half-width of the prediction interval of a further unit, in standard deviations of `count`
-/// units, with probability `tail` beyond each end.
-double prediction_half_width(int count, double tail);
 
 /// Returns true if `count` units with this mean and spread would be equivalent.
 bool would_be_equivalent(const MeanAndSpread& units, int count, double bound, double level);

@@ -1,4 +1,4 @@
-// Tests the definition of equivalence, and that forks and runs from scratch follow it.
+// Tests the definition of equivalence and the tests behind it.
 #include "tools/analysis/equivalence.h"
 
 #include <cmath>
@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "kernels/testing/catch.h"
-#include "tools/analysis/convergence.h"
-#include "tools/analysis/fork_verdict.h"
 
 using namespace precbench;
 
@@ -55,45 +53,4 @@ TEST_CASE("would_differ: agrees with the 95% interval of the mean", "[equivalenc
     ++both[differs];
   }
   CHECK((both[0] > 50 && both[1] > 50));
-}
-
-TEST_CASE("prediction_half_width: t(0.975) times the root of 1 + 1/n", "[equivalence]") {
-  CHECK(prediction_half_width(3, 0.025) == Approx(4.302652730 * std::sqrt(4.0 / 3)));
-  CHECK(prediction_half_width(8, 0.025) == Approx(2.364624252 * std::sqrt(9.0 / 8)));
-}
-
-TEST_CASE("equivalence: forks and runs from scratch agree for the same differences and bound",
-          "[equivalence]") {
-  constexpr double kLoss = 2, kBound = kLoss * kMatchedLoss;
-  constexpr std::size_t kSteps = 200;
-  std::mt19937_64 random(4);
-  std::normal_distribution<double> normal(0.4 * kBound, 0.5 * kBound);
-  int both[2] = {0, 0};
-  for (int i = 0; i < 100; ++i) {
-    std::vector<std::vector<double>> ours, theirs;
-    std::vector<LossCurve> recipe, bf16;
-    ForkEvidence forks{"recipe", {{100, {}}}, {}, 0};
-    ours.reserve(4), theirs.reserve(4);
-    for (int unit = 1; unit <= 4; ++unit) {
-      const double difference = normal(random);
-      std::vector<double> loss(kSteps, kLoss);
-      loss.front() = 5;  // large enough a decrease to be judged
-      theirs.emplace_back(loss);
-      for (std::size_t step = kSteps / 2; step < kSteps; ++step) loss[step] += difference;
-      ours.emplace_back(loss);
-      recipe.push_back({std::to_string(unit), ours.back()});
-      bf16.push_back({std::to_string(unit), theirs.back()});
-      forks.ages.front().by_trunk[unit] = {difference};
-    }
-    const RecipeConvergence scratch = compare_curves(recipe, bf16, std::nullopt);
-    REQUIRE(scratch.margin);
-    CHECK(*scratch.margin == Approx(kBound));
-    // A fork's bound is half of its margin.
-    const ForkVerdict forked =
-        judge_forks({forks}, {NoiseFloor{0.0}}, 1, {}, {.margin = 2 * *scratch.margin}).front();
-    const bool equivalent = forked.outcome == ForkOutcome::equivalent;
-    CHECK((scratch.verdict == ConvergenceVerdict::equivalent) == equivalent);
-    ++both[equivalent];
-  }
-  CHECK((both[0] > 10 && both[1] > 10));
 }

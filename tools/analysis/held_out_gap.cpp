@@ -28,14 +28,14 @@ std::vector<HeldOutPoint> points_of(const std::vector<std::map<std::int64_t, dou
 
 }  // namespace
 
-std::vector<HeldOutPoint> held_out_curve(const RecipeConvergence& recipe) {
+std::vector<HeldOutPoint> held_out_curve(const RecipeLosses& recipe) {
   std::vector<std::map<std::int64_t, double>> runs;
   for (const LocatedRecord* member : recipe.members) runs.push_back(losses_of(*member));
   return points_of(runs);
 }
 
-std::vector<HeldOutPoint> held_out_difference(const RecipeConvergence& recipe,
-                                              const RecipeConvergence& bf16) {
+std::vector<HeldOutPoint> held_out_difference(const RecipeLosses& recipe,
+                                              const RecipeLosses& bf16) {
   const SeedPairs partners(bf16.members);
   std::vector<std::map<std::int64_t, double>> runs;
   for (const LocatedRecord* member : recipe.members) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "results/record/statistics.h"
-#include "tools/analysis/convergence.h"
+#include "tools/analysis/recipe_losses.h"
 
 namespace precbench {
 
@@ -17,10 +17,10 @@ struct HeldOutPoint {
 };
 
 /// Returns the held-out loss at each step at which every seed of the recipe was evaluated.
-std::vector<HeldOutPoint> held_out_curve(const RecipeConvergence& recipe);
+std::vector<HeldOutPoint> held_out_curve(const RecipeLosses& recipe);
 
 /// Returns the recipe's held-out loss minus BF16's of equal seed and step. Seeds without a
 /// partner are left out.
-std::vector<HeldOutPoint> held_out_difference(const RecipeConvergence& recipe, const RecipeConvergence& bf16);
+std::vector<HeldOutPoint> held_out_difference(const RecipeLosses& recipe, const RecipeLosses& bf16);
 
 }  // namespace precbench

@@ -19,8 +19,8 @@ class Runs {
     rows_.push_back({std::move(record), {"here", 1}});
     return *this;
   }
-  RecipeConvergence recipe() const {
-    RecipeConvergence recipe;
+  RecipeLosses recipe() const {
+    RecipeLosses recipe;
     for (const LocatedRecord& row : rows_) recipe.members.push_back(&row);
     return recipe;
   }

@@ -9,7 +9,6 @@ cd "$(dirname "$0")/../.."
 # Prints further records that a report needs.
 beside() {
   case $1 in
-    results/h200/long-run-15m) echo results/h200/study-15m.jsonl.xz ;;   # the forks, on whose cards the long run stands
     results/h100/age-15m) echo results/h100/trained-smollm2.jsonl.xz ;;  # the trained model beside the young one
   esac
 }

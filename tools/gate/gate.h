@@ -68,7 +68,7 @@
 #include <vector>
 
 #include "results/record/record_file.h"
-#include "tools/analysis/convergence.h"
+#include "tools/analysis/equivalence.h"
 
 namespace precbench {
 
@@ -97,7 +97,7 @@ struct GateRules {
   std::optional<double> tokens_per_s = 0.03;
   std::optional<double> memory = 0.02;
   bool loss = true;
-  /// Tolerance of the change in loss. Null ("auto"): kEmaTolerance, with the seeds of a case judged together.
+  /// Tolerance of the change in loss. Null ("auto"): kMatchedLoss, with the seeds of a case judged together.
   std::optional<double> loss_tolerance;
   /// Also judge quantities that only a change of the computation affects (judge_numerics). For the CPU
   /// device; a GPU's libraries may choose other algorithms.

@@ -79,7 +79,7 @@ double LossJudge::Losses::change() const {
 LossJudge::LossJudge(const std::vector<Match>& matches, const Workloads& workloads,
                      const std::optional<double>& tolerance, LossQuantity quantity)
     : workloads_(workloads),
-      tolerance_(tolerance.value_or(kEmaTolerance)),
+      tolerance_(tolerance.value_or(kMatchedLoss)),
       together_(!tolerance),
       quantity_(quantity) {
   for (const Match& match : matches) {

@@ -24,7 +24,7 @@ inline constexpr std::size_t kLossQuantities = 2;
 class LossJudge {
  public:
   /// Judges all matches that can be judged. `workloads`: of the baseline's records. `tolerance`: a fraction;
-  /// null: kEmaTolerance, with seeds judged together.
+  /// null: kMatchedLoss, with seeds judged together.
   LossJudge(const std::vector<Match>& matches, const Workloads& workloads,
             const std::optional<double>& tolerance, LossQuantity quantity);
 

@@ -64,7 +64,7 @@ TEST_CASE(
   for (int trial = 0; trial < kTrials; ++trial) {
     // Log-uniform from just above twice the tolerance to a hundred times the tolerance.
     std::vector<double> worse =
-        planted_losses(seeds, kEmaTolerance * 2.001 * std::pow(50, dice.between(0, 1)), dice);
+        planted_losses(seeds, kMatchedLoss * 2.001 * std::pow(50, dice.between(0, 1)), dice);
     std::vector<double> repeat(worse.size());
     for (double& change : worse) change += dice.one_of(noise);
     for (double& change : repeat) change = dice.one_of(noise);
@@ -85,7 +85,7 @@ TEST_CASE(
   int missed = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
     std::vector<double> changes(static_cast<std::size_t>(seeds));
-    for (double& change : changes) change = 2.001 * kEmaTolerance + 10 * dice.one_of(noise);
+    for (double& change : changes) change = 2.001 * kMatchedLoss + 10 * dice.one_of(noise);
     missed += passing(changes) > 0;
   }
   CHECK(missed * 200 <= kTrials);  // level of the interval: 0.5% on one side

@@ -214,5 +214,4 @@ TEST_CASE("loss_difference figure: the axis covers differences rather than the s
       highest = std::max(highest, std::stod(text.text));
   CHECK(highest > 0.005);
   CHECK(highest < 0.02);
-  CHECK(contains(difference->caption, "95% of bf16's seeds lie within"));
 }

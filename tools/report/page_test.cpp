@@ -9,6 +9,7 @@
 #include <iterator>
 #include <regex>
 
+#include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
@@ -146,8 +147,7 @@ TEST_CASE("render_html: the page is a single file without external resources", "
   CHECK_FALSE(
       std::regex_search(page, std::regex("(src|href)=[\"']?(http|//|file)|url\\(['\"]?http|@import")));
   CHECK(contains(page, "prefers-color-scheme: dark"));
-  for (const char* title : {"Summary", "Results", "Memory by segment", "Where the time goes", "Convergence",
-                            "Published beside measured", "Environment"})
+  for (const char* title : {"Summary", "Results", "Memory by segment", "Where the time goes", "Convergence", "Environment"})
     CHECK(contains(page, std::string("<h2>") + title + "</h2>"));
   if (!gnuplot_is_there()) return;
   CHECK(contains(page, "<svg role=\"img\""));
@@ -389,34 +389,15 @@ TEST_CASE("scaling section: efficiency is relative to one GPU with the same work
   CHECK(std::regex_search(scaling, std::regex("1 +ddp +rowwise +81,920 +81,920 +100\\.0%")));
 }
 
-TEST_CASE("summary section: a recipe that harms the loss is not named as the fastest", "[page]") {
-  const TempDirectory folder;
-  std::vector<Record> records;
-  for (int seed : {1, 2, 3, 4}) {
-    records.push_back(samples::gpu_record("bf16", 250, 0.0001 * seed, seed));
-    records.push_back(samples::gpu_record("blockwise", 210, 0.0002 * (seed % 2), seed));
-    records.push_back(samples::gpu_record("tensorwise", 180, 0.5 + 0.001 * (seed % 2), seed));
+TEST_CASE("report: the section of published figures, which is removed, is refused with what replaces it", "[page]") {
+  const RecordSet set = samples::set_of(two_lengths("rowwise"));
+  try {
+    make_report(set, {{}, "published", false});
+    FAIL("not refused");
+  } catch (const InvalidInput& error) {
+    CHECK(std::string(error.what()) ==
+          "--section: published is removed; results/predicted has published figures, and predict --published compares them");
   }
-  const std::string text = run_report(folder, records, "md");
-  const std::string summary = text.substr(0, text.find("## Results"));
-  INFO(summary);
-  CHECK(contains(summary, "1.19x with blockwise"));
-  CHECK_FALSE(contains(summary, "1.39x"));
-  CHECK(contains(summary, "blockwise equivalent for llama3.2-1b"));
-  CHECK(contains(summary, "tensorwise worse for llama3.2-1b"));
-}
-
-TEST_CASE("published section: figures are shown with the nearest case and its differences", "[page]") {
-  const TempDirectory folder;
-  const std::string text = run_report(folder, two_lengths("rowwise"), "md");
-  const std::size_t begin = text.find("## Published beside measured");
-  REQUIRE(begin != std::string::npos);
-  const std::string published = text.substr(begin, text.find("\n## ", begin + 1) - begin);
-  CHECK(contains(published, "1.10x"));
-  CHECK(contains(published, "1.25x"));
-  CHECK(contains(published, "hardware 8x H100, here NVIDIA H200"));
-  CHECK(contains(published, "model llama3-8b, here llama3.2-1b"));
-  CHECK_FALSE(contains(published, "10,938"));  // tokens/s of a model eight times as large
 }
 
 TEST_CASE("make_json: one case per row with units and null for unknown values", "[page]") {

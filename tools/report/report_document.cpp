@@ -35,10 +35,10 @@ Section problems_section(const ReportInput& input) {
 bool always(const ReportInput&) { return true; }
 bool never(const ReportInput&) { return false; }
 
-/// Returns true if runs are long enough to be judged. The losses of runs that only time the recipes are no verdict.
-bool has_judged_runs(const ReportInput& input) {
+/// Returns true if runs train for a fixed number of steps; the losses of runs that only time the recipes say little.
+bool has_trained_runs(const ReportInput& input) {
   return std::any_of(input.machines.begin(), input.machines.end(),
-                     [](const MachineRecords& machine) { return !machine.studies.empty(); });
+                     [](const MachineRecords& machine) { return !machine.trained.empty(); });
 }
 
 /// One or more sections that a user asks for by one name.
@@ -59,7 +59,7 @@ constexpr NamedSections kSections[] = {
     {"memory", never, of_each_machine<memory_section>},
     {"time", never, of_each_machine<time_section>},
     {"experts", never, of_each_machine<experts_section>},
-    {"convergence", has_judged_runs, of_each_machine<convergence_section>},
+    {"convergence", has_trained_runs, of_each_machine<convergence_section>},
     {"study", always, once<study_section>},
     {"deployment", always, once<deployment_section>},
     {"readings", never, once<readings_section>},
@@ -70,7 +70,6 @@ constexpr NamedSections kSections[] = {
     {"age", never, once<age_section>},
     {"ladders", never, once<ladders_section>},
     {"sensitivity", always, sensitivity_sections},
-    {"published", never, once<published_section>},
     {"emulated", never, once<emulated_section>},
     {"unverified", never, once<unverified_section>},
     {"failures", always, once<failures_section>},
@@ -104,7 +103,10 @@ std::vector<std::string> asked_for(const std::string& sections) {
   if (sections == "all") return known;
   std::vector<std::string> names = split(sections);
   for (const std::string& name : names)
-    if (std::find(known.begin(), known.end(), name) == known.end())
+    if (name == "published")
+      throw InvalidInput(
+          "--section: published is removed; results/predicted has published figures, and predict --published compares them");
+    else if (std::find(known.begin(), known.end(), name) == known.end())
       throw InvalidInput(fmt::format("--section: unknown name \"{}\"; it is all or some of {}",
                                      printable(name), fmt::join(known, ", ")));
   return names;

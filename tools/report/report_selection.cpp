@@ -39,12 +39,12 @@ void check_names(const std::vector<std::string>& patterns, const RecordSet& set,
                                      printable(names.joined())));
 }
 
-/// Removes groups without rows; studies keep pointing to the remaining ones.
+/// Removes groups without rows; those that train keep pointing to the remaining ones.
 void remove_empty_groups(MachineRecords& machine) {
   std::vector<Group>& groups = machine.analysis.groups;
-  std::vector<std::size_t> places;  // of the studies' groups
-  for (const Study& study : machine.studies)
-    places.push_back(static_cast<std::size_t>(study.group - groups.data()));
+  std::vector<std::size_t> places;  // of the groups that train
+  for (const TrainedGroup& one : machine.trained)
+    places.push_back(static_cast<std::size_t>(one.group - groups.data()));
   std::vector<std::size_t> moved(groups.size());
   std::vector<Group> kept;
   for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -52,7 +52,7 @@ void remove_empty_groups(MachineRecords& machine) {
     if (!groups[i].rows.empty()) kept.push_back(std::move(groups[i]));
   }
   groups = std::move(kept);
-  for (std::size_t i = 0; i < places.size(); ++i) machine.studies[i].group = groups.data() + moved[places[i]];
+  for (std::size_t i = 0; i < places.size(); ++i) machine.trained[i].group = groups.data() + moved[places[i]];
 }
 
 void select(MachineRecords& machine, const Selection& selection) {
@@ -63,11 +63,11 @@ void select(MachineRecords& machine, const Selection& selection) {
     group.rows.erase(left_out, group.rows.end());
   }
   std::erase_if(machine.records, [&](const LocatedRecord* one) { return !selection.has(one->record); });
-  for (Study& study : machine.studies)
-    std::erase_if(study.recipes, [&](const RecipeConvergence& recipe) {
+  for (TrainedGroup& one : machine.trained)
+    std::erase_if(one.recipes, [&](const RecipeLosses& recipe) {
       return !selection.has(recipe.members.front()->record);
     });
-  std::erase_if(machine.studies, [](const Study& study) { return study.recipes.empty(); });
+  std::erase_if(machine.trained, [](const TrainedGroup& one) { return one.recipes.empty(); });
   remove_empty_groups(machine);
 }
 

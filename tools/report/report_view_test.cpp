@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <regex>
 #include <sstream>
 
 #include "kernels/testing/catch.h"
@@ -129,7 +130,7 @@ TEST_CASE("report: headline rows go from fastest to slowest and a study of anoth
                     bf16 = text.find("\nbf16 ");
   CHECK((rowwise < blockwise && blockwise < bf16));
   CHECK(contains(text, "1.25x"));
-  CHECK(contains(text, "1.25x     37.5  inconclusive"));  // 100 steps of one seed judge nothing
+  CHECK_FALSE(contains(text, "inconclusive"));
   RecordSet both = read_records({PRECBENCH_SOURCE_DIR "/results/h200/study-36m.jsonl.xz",
                                  PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl.xz"},
                                 reduce_for_report);
@@ -142,6 +143,16 @@ TEST_CASE("report: headline rows go from fastest to slowest and a study of anoth
                                      price->gap.low, price->gap.high)));
   CHECK(contains(judged, "model 36m"));  // its cards judge no timed row
   CHECK(contains(judged, "equivalent, +0.0012 nats"));
+}
+
+TEST_CASE("report: headline has losses and gaps of emulated recipes beside BF16's speed, without a verdict", "[report]") {
+  const RecordSet set = samples::set_of({samples::cpu_record("bf16"), samples::cpu_record("mxfp8", 0.001)});
+  const std::string text = render_term(make_report(set, {{}, "headline", true}), {100, true});
+  INFO(text);
+  CHECK(contains(text, "loss gap"));
+  CHECK(std::regex_search(text, std::regex("\nbf16 +[0-9.]+ +- +[0-9,]+")));
+  CHECK(std::regex_search(text, std::regex("\nmxfp8 +[0-9.]+ +\\+0.0010 +emulated")));
+  CHECK_FALSE(contains(text, "inconclusive"));
 }
 
 TEST_CASE("report: a selection keeps bf16 and changes no number", "[report]") {

@@ -161,7 +161,7 @@ Section environment_section(const ReportInput& input) {
 Section legend_section(const ReportInput& input) {
   Distinct legends, conventions;
   for (const MachineRecords& machine : input.machines) {
-    const bool judged = !machine.studies.empty();  // the convergence section explains its losses itself
+    const bool judged = !machine.trained.empty();  // the convergence section explains its losses itself
     for (const Column& column : report_columns())
       if (*column.legend && worth_showing(column, machine) && !(judged && column.topic == Topic::loss))
         legends.add(fmt::format("{}: {}", title_of(column, machine.rank), column.legend));

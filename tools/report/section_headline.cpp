@@ -1,4 +1,4 @@
-// Headline section: one table that fits an issue, with speed, memory and verdict of each recipe in the largest
+// Headline section: one table that fits an issue, with speed, loss, memory and verdict of each recipe in the largest
 // setting of each model.
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 #include "tools/analysis/published_losses.h"
 #include "tools/analysis/token_cost.h"
 #include "tools/law/loss_prices.h"
-#include "tools/report/judged_runs.h"
+#include "tools/report/sections.h"
 
 namespace precbench {
 namespace {
@@ -42,15 +42,12 @@ std::string speed_text(const Row& row) {
 /// Tokens for which the law of the loss gap answers, as advise does where the run's number is unknown.
 constexpr double kTokensOfLaw = kHorizons[0];
 
-/// Answers whether a recipe trains a row's model: by a study of this very model, else by runs of it from scratch, else by
-/// what advise expects of it. A study of another model is no answer.
+/// Answers whether a recipe trains a row's model: by a study of this very model, else by what advise expects of it. A
+/// study of another model is no answer.
 class Judgements {
  public:
   explicit Judgements(const ReportInput& input) {
     for (const StudyCard& card : input.cards) cards_.try_emplace({label_of(card), card.model}, &card);
-    for (const JudgedRun& run : judged_runs(input))  // the first of several
-      runs_.try_emplace({label_of(run.row), precbench::text_of(run.row, "model")},
-                        name_of(*run.recipe->verdict));
   }
 
   /// Returns the card of the row's model; null if no study of it has the recipe.
@@ -61,9 +58,8 @@ class Judgements {
 
   std::string text_of(const Row& row) const {
     if (row.is_bf16()) return "-";
-    if (const StudyCard* card = card_of(row)) return words_of(*card);
-    const auto run = runs_.find({label_of(row), precbench::text_of(row, "model")});
-    return run == runs_.end() ? expected_words(row) : run->second;
+    const StudyCard* card = card_of(row);
+    return card ? words_of(*card) : expected_words(row);
   }
 
   static std::string words_of(const StudyCard& card) {
@@ -86,9 +82,7 @@ class Judgements {
                  : "unproven";
   }
 
-  using LabelAndModel = std::pair<std::string, std::string>;
-  std::map<LabelAndModel, const StudyCard*> cards_;
-  std::map<LabelAndModel, std::string> runs_;  ///< verdicts
+  std::map<std::pair<std::string, std::string>, const StudyCard*> cards_;  ///< by label and model
 };
 
 Tone tone_of_words(const std::string& cell) {
@@ -99,6 +93,26 @@ struct Setting {
   const MachineRecords* machine;
   const Group* group;
 };
+
+/// Returns the losses of a row's recipe; null if the group's runs only time the recipes.
+const RecipeLosses* losses_of(const Setting& setting, const Row& row) {
+  for (const TrainedGroup& trained : setting.machine->trained) {
+    if (trained.group != setting.group) continue;
+    for (const RecipeLosses& recipe : trained.recipes)
+      for (const LocatedRecord* member : row.members)
+        if (std::count(recipe.members.begin(), recipe.members.end(), member)) return &recipe;
+  }
+  return nullptr;
+}
+
+std::string loss_text(const RecipeLosses* losses) {
+  if (!losses || !losses->final_loss) return "-";
+  return fmt::format("{:.4f}", *losses->final_loss);
+}
+
+std::string gap_text(const RecipeLosses* losses) {
+  return losses && losses->gap ? fmt::format("{:+.4f}", *losses->gap) : "-";
+}
 
 /// Returns rows from fastest to slowest, then those without a speed.
 std::vector<const Row*> by_speed(const Group& group) {
@@ -123,7 +137,8 @@ class HeadlineTable {
       for (const char* key : {"model", "seq", "batch"}) cells.push_back(text_of(*row, key));
       cells.push_back(rank_text(*setting.machine, *row));
       cells.push_back(setting_of(*setting.machine, *row, {"model", "seq", "batch", "gpus"}));
-      cells.insert(cells.end(), {label_of(*row), speed_text(*row),
+      const RecipeLosses* losses = losses_of(setting, *row);
+      cells.insert(cells.end(), {label_of(*row), loss_text(losses), gap_text(losses), speed_text(*row),
                                  row->speedup ? fmt::format("{:.2f}x", *row->speedup) : "-",
                                  row->peak_memory ? gib_text(*row->peak_memory) : "-"});
       for (std::string& cell : cells)
@@ -137,7 +152,7 @@ class HeadlineTable {
     for (const StudyCard& card : cards)
       if (card.model == model) {
         table.rows.push_back(
-            {model, "-", "-", card.machine, "-", label_of(card), "-", "-", "-", Judgements::words_of(card)});
+            {model, "-", "-", card.machine, "-", label_of(card), "-", "-", "-", "-", "-", Judgements::words_of(card)});
         rows_.push_back(nullptr);
       }
   }
@@ -152,7 +167,7 @@ class HeadlineTable {
       if (const auto known = record.definition->model->find("name");
           known != record.definition->model->end() && known->is_string())
         model = known->get<std::string>();
-    table.rows.push_back({model, "-", "-", machine_of(record.env), "-", name("recipe"), "-", "-", "-",
+    table.rows.push_back({model, "-", "-", machine_of(record.env), "-", name("recipe"), "-", "-", "-", "-", "-",
                           fmt::format("{:+.4f} nats before any update", price)});
     rows_.push_back(nullptr);
   }
@@ -185,12 +200,17 @@ class HeadlineTable {
                      {machines, true},
                      {"setting", true, false, kKeyRank},
                      {"recipe", true, false, kKeyRank},
+                     {"loss (nats)", false, false, kKeyRank},
+                     {"loss gap (nats)", false, false, kKeyRank},
                      {"tokens/s", false, false, kKeyRank},
                      {"over bf16", false, false, kKeyRank},
                      {fmt::format("GiB/{}", rank), false, false, kOrdinaryRank + 1},
                      {"trains", true, false, kKeyRank, tone_of_words}};
+    const bool compared = std::any_of(rows_.begin(), rows_.end(),
+                                      [](const Row* row) { return row && row->speedup && !row->is_bf16(); });
     for (std::size_t c = table.columns.size(); c-- > 0;)
-      if (!says_something(table, table.columns[c].title)) erase(c);
+      if (!says_something(table, table.columns[c].title) || (!compared && table.columns[c].title == "over bf16"))
+        erase(c);
   }
 
  private:

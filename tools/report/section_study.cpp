@@ -7,8 +7,9 @@
 #include <set>
 
 #include "kernels/base/plural.h"
+#include "tools/analysis/equivalence.h"
 #include "tools/analysis/token_cost.h"
-#include "tools/report/judged_runs.h"
+#include "tools/report/sections.h"
 #include "tools/report/study_figures.h"
 #include "tools/text/distinct.h"
 
@@ -204,35 +205,6 @@ void add_differences(Table& table, const std::vector<const ForkVerdict*>& verdic
   }
 }
 
-/// Adds two columns with the results of runs from scratch, and notes on their differences from the forks.
-void add_long_runs(Section& section, StudyCards cards, const std::vector<JudgedRun>& judged) {
-  std::vector<const JudgedRun*> runs;
-  for (const StudyCard& card : cards) runs.push_back(long_run_of(judged, card));
-  if (std::all_of(runs.begin(), runs.end(), [](const JudgedRun* run) { return run == nullptr; })) return;
-  Table& table = *section.table;
-  table.columns.push_back({"long run [95%]", true, true});
-  std::vector<std::string> held_out;
-  std::map<std::string, Distinct> differing;  // recipes by text
-  for (std::size_t i = 0; i < cards.size(); ++i) {
-    const JudgedRun* run = runs[i];
-    table.rows[i].push_back(run ? outcome_text(*run) : "-");
-    held_out.push_back(run ? held_out_difference_text(*run->recipe, *run->bf16) : "-");
-    if (!run) continue;
-    const std::string differences = long_run_differences(*run, cards[i]);
-    if (!differences.empty()) differing[cards[i].model + ": " + differences].add(cards[i].verdict.recipe);
-  }
-  if (std::any_of(held_out.begin(), held_out.end(), [](const std::string& text) { return text != "-"; })) {
-    table.columns.push_back({"long run, held-out [95%], nats"});
-    for (std::size_t i = 0; i < cards.size(); ++i) table.rows[i].push_back(held_out[i]);
-  }
-  section.notes.push_back(
-      "Long run: from scratch, with BF16 of the same seed, the loss of the last tenth of the steps; of the runs here of that "
-      "model and recipe, with weights kept as the forks keep them, the one that went on longest, and longer than the forks. It is "
-      "what forks are checked against: they need not have its size.");
-  for (const auto& [differences, recipes] : differing)
-    section.notes.push_back(fmt::format("Long runs of {} on {}.", recipes.joined(), differences));
-}
-
 /// Returns a table with one row per card and one column per age.
 Table verdict_table(StudyCards cards) {
   Table table;
@@ -281,7 +253,6 @@ Section study_section(const ReportInput& input) {
   if (section.table->columns.back().title == "route flips")
     section.notes.push_back(
         "Route flips: slots that go to another expert than in BF16, of the same weights and tokens.");
-  add_long_runs(section, cards, judged_runs(input));
   return section;
 }
 

@@ -5,14 +5,13 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/published_losses.h"
-#include "tools/report/judged_runs.h"
+#include "tools/report/sections.h"
 #include "tools/text/distinct.h"
 
 namespace precbench {
@@ -23,55 +22,22 @@ struct Best {
   const Row* row = nullptr;
 };
 
-using Verdicts = std::map<std::pair<std::string, std::string>, ConvergenceVerdict>;
+using Verdicts = std::map<std::pair<std::string, std::string>, ForkOutcome>;
 
-/// Adds a verdict; keeps the worst of several.
-void add(Verdicts& verdicts, const Verdicts::key_type& of, ConvergenceVerdict verdict) {
-  const auto severity = [](ConvergenceVerdict one) {
-    switch (one) {
-      case ConvergenceVerdict::better:
-        return 0;
-      case ConvergenceVerdict::equivalent:
-        return 1;
-      case ConvergenceVerdict::inconclusive:
-        return 2;
-      case ConvergenceVerdict::worse:
-        return 3;
-      case ConvergenceVerdict::not_learning:
-        return 4;
-      case ConvergenceVerdict::diverged:
-        return 5;
-    }
-    return 5;
-  };
-  const auto [known, is_new] = verdicts.emplace(of, verdict);
-  if (!is_new && severity(verdict) > severity(known->second)) known->second = verdict;
-}
-
-/// Returns the verdicts by model and label_of the recipe. Machine and setting are ignored, because the effect
-/// on the loss does not depend on the machine.
-Verdicts verdicts_of(const ReportInput& input) {
-  Verdicts verdicts;
-  for (const JudgedRun& run : judged_runs(input))
-    add(verdicts, {text_of(run.row, "model"), label_of(run.row)}, *run.recipe->verdict);
-  return verdicts;
-}
-
-ConvergenceVerdict verdict_of(const StudyCard& card) {
-  if (known_failure(card.verdict.recipe)) return ConvergenceVerdict::worse;  // whatever a small model says
-  switch (card.verdict.outcome) {
-    case ForkOutcome::equivalent:
-      return ConvergenceVerdict::equivalent;
+int severity(ForkOutcome outcome) {
+  switch (outcome) {
     case ForkOutcome::better:
-      return ConvergenceVerdict::better;
-    case ForkOutcome::worse:
-      return ConvergenceVerdict::worse;
-    case ForkOutcome::diverged:
-      return ConvergenceVerdict::diverged;
+      return 0;
+    case ForkOutcome::equivalent:
+      return 1;
     case ForkOutcome::inconclusive:
+      return 2;
+    case ForkOutcome::worse:
+      return 3;
+    case ForkOutcome::diverged:
       break;
   }
-  return ConvergenceVerdict::inconclusive;
+  return 4;
 }
 
 /// Returns the names that timed rows of the card's model and recipe have.
@@ -79,11 +45,16 @@ Verdicts::key_type judged_name(const StudyCard& card) {
   return {field_text(card.fork->case_fields.value("model", nlohmann::ordered_json())), label_of(card)};
 }
 
-/// Returns the verdicts of studies, completed by those over seeds, which are weaker.
-Verdicts with_studies(const Verdicts& of_seeds, const std::vector<StudyCard>& cards) {
+/// Returns the worst verdict of the studies by model and label_of the recipe. Machine and setting are ignored, because
+/// the effect on the loss does not depend on the machine.
+Verdicts verdicts_of(const std::vector<StudyCard>& cards) {
   Verdicts verdicts;
-  for (const StudyCard& card : cards) add(verdicts, judged_name(card), verdict_of(card));
-  verdicts.insert(of_seeds.begin(), of_seeds.end());
+  for (const StudyCard& card : cards) {
+    // A known failure is worse, whatever a small model says.
+    const ForkOutcome outcome = known_failure(card.verdict.recipe) ? ForkOutcome::worse : card.verdict.outcome;
+    const auto [known, is_new] = verdicts.emplace(judged_name(card), outcome);
+    if (!is_new && severity(outcome) > severity(known->second)) known->second = outcome;
+  }
   return verdicts;
 }
 
@@ -99,12 +70,10 @@ std::string price_of(const Row& row, const std::vector<StudyCard>& cards) {
   return most ? fmt::format(", {:+.5f} nats, {}", most->verdict.difference->mean, verdict_words(*most)) : "";
 }
 
-bool is_good(ConvergenceVerdict verdict) {
-  return verdict == ConvergenceVerdict::equivalent || verdict == ConvergenceVerdict::better;
-}
+bool is_good(ForkOutcome outcome) { return outcome == ForkOutcome::equivalent || outcome == ForkOutcome::better; }
 
-/// Returns the row with the highest speedup over BF16 for each machine and model. If the model's convergence
-/// was judged, only recipes that passed are considered.
+/// Returns the row with the highest speedup over BF16 for each machine and model. If a study judged
+/// the model, only recipes that passed are considered.
 std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
   std::vector<Best> best;
   std::map<std::pair<const MachineRecords*, std::string>, std::size_t> places;  // by machine and model
@@ -171,25 +140,6 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
       fmt::join(texts.texts, "; "));
 }
 
-/// Returns the verdicts of runs from scratch: "blockwise equivalent for tiny at 19 tokens per parameter;
-/// mxfp8_floor worse for tiny at 19 tokens per parameter".
-std::string of_seeds(const ReportInput& input, const Verdicts& verdicts) {
-  std::map<Verdicts::key_type, std::string> ages;  // of the run that decides
-  for (const JudgedRun& run : judged_runs(input)) {
-    const Verdicts::key_type name{text_of(run.row, "model"), label_of(run.row)};
-    if (verdicts.at(name) == *run.recipe->verdict && run.recipe->steps > 0)
-      ages[name] = " " + age_words(*run.recipe);
-  }
-  std::map<std::tuple<std::string, std::string, std::string>, Distinct> recipes;  // by model, verdict and age
-  for (const auto& [name, verdict] : verdicts)
-    recipes[{name.first, name_of(verdict), ages[name]}].add(name.second);
-  Distinct texts;
-  for (const auto& [key, names] : recipes)
-    texts.add(
-        fmt::format("{} {} for {}{}", names.joined(), std::get<1>(key), std::get<0>(key), std::get<2>(key)));
-  return fmt::format("Loss beside bf16's: {}", fmt::join(texts.texts, "; "));
-}
-
 /// Returns the verdicts of studies: "blockwise, mxfp8: equivalent for 36m at 0.73 tokens per parameter;
 /// mxfp8_floor: worse for ...".
 std::string of_studies(const std::vector<StudyCard>& cards) {
@@ -200,32 +150,25 @@ std::string of_studies(const std::vector<StudyCard>& cards) {
   return fmt::format("Studies of forks beside bf16's: {}", fmt::join(texts.texts, "; "));
 }
 
-/// Returns one line per source of verdicts, plus the models that none of them judged; a single line if there
-/// is no verdict. `all`: verdicts of seeds and studies.
-std::vector<std::string> convergence(const ReportInput& input, const Verdicts& seeds, const Verdicts& all) {
-  if (all.empty())
-    return {
-        "These records do not show whether any recipe converges as bf16 does: that takes runs of the same "
-        "number of steps with at least 3 seeds."};
-  std::vector<std::string> lines;
-  if (!seeds.empty()) lines.push_back(of_seeds(input, seeds));
-  if (!input.cards.empty()) lines.push_back(of_studies(input.cards));
+/// Returns the verdicts of the studies, and the timed models that none of them judged.
+std::string convergence(const ReportInput& input, const Verdicts& verdicts) {
+  if (verdicts.empty())
+    return "These records do not show whether any recipe converges as bf16 does: precbench study judges that.";
+  std::string line = of_studies(input.cards);
   Distinct open;
-  for (const Best& best : fastest(input, all))
-    if (!all.count({text_of(*best.row, "model"), label_of(*best.row)})) open.add(text_of(*best.row, "model"));
-  if (!open.texts.empty()) lines.back() += "; not judged for " + open.joined();
-  for (std::string& line : lines) line += ".";
-  return lines;
+  for (const Best& best : fastest(input, verdicts))
+    if (!verdicts.count({text_of(*best.row, "model"), label_of(*best.row)})) open.add(text_of(*best.row, "model"));
+  if (!open.texts.empty()) line += "; not judged for " + open.joined();
+  return line + ".";
 }
 
 }  // namespace
 
 Section summary_section(const ReportInput& input) {
   Section section{"Summary", {}, {}, {}};
-  const Verdicts seeds = verdicts_of(input), all = with_studies(seeds, input.cards);
-  if (!input.machines.empty()) section.lines = {coverage(input), speed(input, all)};
-  if (!input.machines.empty() || !input.cards.empty())
-    for (std::string& line : convergence(input, seeds, all)) section.lines.push_back(std::move(line));
+  const Verdicts verdicts = verdicts_of(input.cards);
+  if (!input.machines.empty()) section.lines = {coverage(input), speed(input, verdicts)};
+  if (!input.machines.empty() || !input.cards.empty()) section.lines.push_back(convergence(input, verdicts));
   return section;
 }
 

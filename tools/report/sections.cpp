@@ -71,7 +71,7 @@ ReportInput make_input(const RecordSet& set, const std::optional<std::string>& a
     for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) input.styles.emplace(label_of(row), styles.of(row));
     add_environments(machine);
-    machine.studies = studies_of(machine);
+    machine.trained = trained_groups(machine);
     input.machines.push_back(std::move(machine));
   }
   for (const StudyCard& card : input.cards) {
@@ -129,7 +129,7 @@ std::string label_of(const StudyCard& card) {
 
 Tone tone_of_verdict(const std::string& cell) {
   const auto begins = [&](const char* word) { return cell.rfind(word, 0) == 0; };
-  if (begins("worse") || begins("diverged") || begins("not learning") || begins("known to fail"))
+  if (begins("worse") || begins("diverged") || begins("known to fail"))
     return Tone::bad;
   return begins("equivalent") || begins("better") ? Tone::good : Tone::plain;
 }
@@ -138,7 +138,7 @@ std::string name_of_environment(std::size_t index) {
   return std::string(1, static_cast<char>('A' + index % 26)) + (index < 26 ? "" : std::to_string(index / 26));
 }
 
-Row row_of(const RecipeConvergence& recipe) {
+Row row_of(const RecipeLosses& recipe) {
   Row row;
   row.fields = recipe.fields;
   return row;

@@ -10,17 +10,17 @@
 
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
-#include "tools/analysis/convergence.h"
+#include "tools/analysis/recipe_losses.h"
 #include "tools/analysis/study_cards.h"
 #include "tools/text/document.h"
 #include "tools/text/text.h"
 
 namespace precbench {
 
-/// A group whose runs are long enough to be judged.
-struct Study {
+/// A group whose runs train for a fixed number of steps.
+struct TrainedGroup {
   const Group* group = nullptr;
-  std::vector<RecipeConvergence> recipes;  ///< BF16 first
+  std::vector<RecipeLosses> recipes;  ///< BF16 first
 };
 
 /// Records of one machine. Machines are never compared, so each has its own tables.
@@ -33,7 +33,7 @@ struct MachineRecords {
   /// Distinct environments (hardware, host, software), and the index of each record's environment.
   std::vector<Environment> environments{};
   std::unordered_map<const Environment*, std::size_t> places{};  ///< index into `environments`
-  std::vector<Study> studies{};                                  ///< empty if the runs only time the recipes
+  std::vector<TrainedGroup> trained{};                           ///< empty if the runs only time the recipes
   std::vector<Row> left_out{};  ///< rows that are not selected, whose rates still serve predictions
 
   std::size_t environment_of(const LocatedRecord* located) const { return places.at(&located->env()); }
@@ -82,10 +82,6 @@ std::vector<Section> sensitivity_sections(const ReportInput& input);
 /// Returns what a record's recipe adds to BF16's loss of the same weights and tokens, nats; null without a
 /// sensitivity measurement.
 std::optional<double> price_before_updates(const Record& record);
-Section published_section(const ReportInput& input);
-/// Returns the section for other figures than the built-in ones. `published`: text of a file in the form of
-/// results/published/published.json.
-Section published_section(const ReportInput& input, const std::string& published);
 Section failures_section(const ReportInput& input);
 Section emulated_section(const ReportInput& input);
 Section unverified_section(const ReportInput& input);
@@ -95,9 +91,8 @@ Section environment_section(const ReportInput& input);
 
 // Shared by several sections.
 
-/// Returns the judged groups; they point into the machine's analysis. Empty if the runs
-/// only time the recipes.
-std::vector<Study> studies_of(const MachineRecords& machine);
+/// Returns the groups that train; they point into the machine's analysis. Empty if the runs only time the recipes.
+std::vector<TrainedGroup> trained_groups(const MachineRecords& machine);
 
 /// Returns a mean with its interval, "+0.01500 [+0.01460, +0.01540]".
 std::string mean_text(const MeanWithInterval& value, int digits = 5);
@@ -120,7 +115,7 @@ std::string label_of(const StudyCard& card);
 /// Returns the tone of a cell that begins with the name of a verdict.
 Tone tone_of_verdict(const std::string& cell);
 /// Returns a row with case fields only.
-Row row_of(const RecipeConvergence& recipe);
+Row row_of(const RecipeLosses& recipe);
 
 /// Returns the details of an environment, hardware first: "ECC on", "host vm".
 std::vector<std::string> details_of(const Environment& env);
