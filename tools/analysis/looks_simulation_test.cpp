@@ -134,7 +134,7 @@ constexpr std::array<double, 5> kSpreads = {0.12, 0.2, 0.3, 0.5, 1};
 /// Half of the margin, where "equivalent" is wrong, and 0, where "worse" and "better" are.
 constexpr std::array<double, 2> kWrongTruths = {0.5, 0};
 
-/// Returns the beginning of a row of the README's table.
+/// Returns the beginning of a row of the page's table.
 std::string head_of(double truth, int recipes, Deviates noise) {
   return fmt::format("| {} | {} | {} |", truth == 0 ? "worse or better" : "equivalent", recipes, name_of(noise));
 }
@@ -163,14 +163,14 @@ TEST_CASE("looks simulation: trunks added until a study is settled keep wrong ve
   CHECK(worst_uncorrected > nominal);  // the simulation sees what the rule is for
 }
 
-TEST_CASE("looks simulation: the table of the README is right", "[looks_simulation]") {
-  const std::string readme = file_text(PRECBENCH_SOURCE_DIR "/bench/study/README.md");
+TEST_CASE("looks simulation: the table of the page is right", "[looks_simulation]") {
+  const std::string page = file_text(PRECBENCH_SOURCE_DIR "/bench/study/verdict.md");
   for_each_row([&](double truth, int recipes, Deviates noise) {
     const std::string head = head_of(truth, recipes, noise);
     INFO(head);
-    const std::size_t begin = readme.find(head);
+    const std::size_t begin = page.find(head);
     REQUIRE(begin != std::string::npos);
-    std::istringstream line(readme.substr(begin + head.size(), readme.find('\n', begin) - begin - head.size()));
+    std::istringstream line(page.substr(begin + head.size(), page.find('\n', begin) - begin - head.size()));
     for (const double spread : kSpreads) {
       const Errors errors = simulate({recipes, spread, noise, truth}, kFewer, 52);
       for (const double simulated : {errors.fixed, errors.uncorrected, errors.settled}) {

@@ -33,7 +33,7 @@ auto found(const std::string& control) {
   };
 }
 
-/// Row of the README's power table, in percent.
+/// Row of the page's power table, in percent.
 struct PowerRow {
   std::string like;
   int trunks;
@@ -65,7 +65,7 @@ std::vector<PowerRow> power(int count, unsigned seed) {
   return rows;
 }
 
-/// Returns the beginning of a row of the README's table.
+/// Returns the beginning of a row of the page's table.
 std::string head_of(const PowerRow& row) { return fmt::format("| {} | {} |", row.like, row.trunks); }
 
 }  // namespace
@@ -121,15 +121,15 @@ TEST_CASE("study simulation: a control at half the margin is found in at most 5%
   }
 }
 
-TEST_CASE("study simulation: the power table of the README is right", "[study_simulation]") {
+TEST_CASE("study simulation: the power table of the page is right", "[study_simulation]") {
   constexpr int kFewer = 150;
-  const std::string readme = file_text(PRECBENCH_SOURCE_DIR "/bench/study/README.md");
+  const std::string page = file_text(PRECBENCH_SOURCE_DIR "/bench/study/verdict.md");
   for (const PowerRow& row : power(kFewer, 31)) {
     INFO(head_of(row));
-    const std::size_t begin = readme.find(head_of(row));
+    const std::size_t begin = page.find(head_of(row));
     REQUIRE(begin != std::string::npos);
     std::istringstream line(
-        readme.substr(begin + head_of(row).size(), readme.find('\n', begin) - begin - head_of(row).size()));
+        page.substr(begin + head_of(row).size(), page.find('\n', begin) - begin - head_of(row).size()));
     for (const std::array<double, 3>& cell : row.cells)
       for (const double simulated : cell) {
         double said = -1;

@@ -15,7 +15,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MEGABYTES = 45  # enforced
-PAGE_WORDS = 2500
+PAGE_WORDS = 2500  # enforced, tables included
+VERSION_LINES = 40  # enforced, of a released version in the changelog
 SOURCE = re.compile(r"\.(cpp|h|cu|cuh|h\.in)$")
 TEST = re.compile(r"_(test|testing|samples)\.[a-z]+$|^tools/fuzz/")
 # Literals may hold what looks like a comment: of the alternatives the first that matches is taken.
@@ -66,6 +67,19 @@ def kind_of(path):
     return "the rest"
 
 
+def long_pages(words):
+    """Returns a line for every page with too many words. `words`: path -> number."""
+    return [f"{path} has {count:,} words, and at most {PAGE_WORDS:,} may be: split it by the reader's question"
+            for path, count in sorted(words.items()) if count > PAGE_WORDS]
+
+
+def long_versions(path, text):
+    """Returns a line for every released version of a changelog that is too long."""
+    parts = re.split(r"^(?=## )", text, flags=re.M)[1:]
+    return [f"{path}: {part.splitlines()[0][3:]} has {len(part.strip().splitlines())} lines, and at most {VERSION_LINES} may be"
+            for part in parts if part.startswith("## 0.") and len(part.strip().splitlines()) > VERSION_LINES]
+
+
 def table(head, rows):
     """Prints rows of a name and numbers."""
     width = max(len(str(row[0])) for row in [head, *rows])
@@ -111,9 +125,15 @@ def main():
            [f"a field of a case (median of {len(mentions)})", median]] +
           [[f"  {field}", count] for field, count in widest[:5]])
 
+    faults = long_pages(words)
+    for path, content in files.items():
+        if re.match(r"\.github/(CHANGELOG|changelog/.*)\.md$", path):
+            faults += long_versions(path, content.decode())
     if megabytes > MEGABYTES:
-        sys.exit(f"{sys.argv[0]}: {megabytes:.1f} MB are tracked, and at most {MEGABYTES} may be: pack records (xz -9e), "
-                 "and make goldens of small shapes")
+        faults.append(f"{megabytes:.1f} MB are tracked, and at most {MEGABYTES} may be: pack records (xz -9e), "
+                      "and make goldens of small shapes")
+    if faults:
+        sys.exit("\n".join(f"{sys.argv[0]}: {fault}" for fault in faults))
 
 
 if __name__ == "__main__":

@@ -117,6 +117,11 @@ class House(unittest.TestCase):
         self.assertTrue(house.FAMILY.search("is_gpt_bigcode(config)"))
         self.assertFalse(house.FAMILY.search("bytes of an ophiuchus"))
 
+    def test_long_pages_and_versions_are_named(self):
+        self.assertEqual([line.split(" has ")[0] for line in house.long_pages({"a.md": 2500, "b.md": 2501})], ["b.md"])
+        text = "# Changelog\n\n## Unreleased\n" + "- x\n" * 60 + "\n## 0.2.0 (1 May)\n" + "- x\n" * 39 + "\n## 0.1.0\n" + "- x\n" * 40
+        self.assertEqual(house.long_versions("c.md", text), ["c.md: 0.1.0 has 41 lines, and at most 40 may be"])
+
 
 class Links(unittest.TestCase):
     def test_good_ones(self):
