@@ -10,7 +10,6 @@
 
 #include "bench/cli/completion.h"
 #include "bench/cli/help_topics.h"
-#include "bench/cli/man_page.h"
 #include "kernels/base/errors.h"
 #include "results/text/lines.h"
 
@@ -22,8 +21,7 @@ void print_text(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void print_program(const CLI::App& program) {
   print_text(program.get_formatter()->make_help(&program, program.get_name(), CLI::AppFormatMode::Normal));
   std::vector<NamedText> rows = {
-      {"man", "the manual page, for man -l -"},
-      {"completion SHELL", fmt::format("completion script: {}", fmt::join(completion_shells(), ", "))}};
+      {"completion bash", "completion script"}};
   for (const HelpTopic& topic : help_topics()) rows.emplace_back(topic.name, topic.what);
   print_text("\nprecbench help COMMAND explains a command. Other topics:\n" +
              definitions(rows, plain_screen(STDOUT_FILENO)));
@@ -38,16 +36,14 @@ const CLI::App* find_command(const CLI::App& program, const std::string& name) {
 }  // namespace
 
 CLI::App* add_help_command(CLI::App& app, HelpCommand& command) {
-  CLI::App* sub = app.add_subcommand("help", "help on a command or topic; man page and shell completions");
+  CLI::App* sub = app.add_subcommand("help", "help on a command or topic; completion of bash");
   sub->footer(
       "Examples:\n"
       "  # lists, ranges, sets and names that flags take\n"
       "  precbench help values\n"
       "  # completion in this shell\n"
-      "  source <(precbench help completion bash)\n"
-      "  # the manual page\n"
-      "  precbench help man | man -l -");
-  sub->add_option("TOPIC", command.words, "command, values, status, environment, man, or completion SHELL")
+      "  source <(precbench help completion bash)");
+  sub->add_option("TOPIC", command.words, "command, values, status, environment, or completion bash")
       ->type_name("");
   return sub;
 }
@@ -56,11 +52,11 @@ std::vector<std::string> help_words(const std::vector<HelpPage>& pages) {
   std::vector<std::string> words;
   for (std::size_t i = 1; i < pages.size(); ++i) words.push_back(pages[i].name);
   for (const HelpTopic& topic : help_topics()) words.emplace_back(topic.name);
-  words.insert(words.end(), {"man", "completion"});
+  words.emplace_back("completion");
   return words;
 }
 
-int help(const CLI::App& program, const HelpCommand& command, const std::string& version) {
+int help(const CLI::App& program, const HelpCommand& command) {
   const std::vector<HelpPage> pages = pages_of(program);
   const std::vector<std::string>& words = command.words;
   const std::string topic = words.empty() ? "" : words.front();
@@ -70,7 +66,7 @@ int help(const CLI::App& program, const HelpCommand& command, const std::string&
     print_program(program);
     return 0;
   }
-  if (topic == "man") return print_text(man_page(pages, version)), 0;
+  if (topic == "man") throw InvalidInput("help: the man page is removed; precbench help COMMAND has its text");
   if (topic == "completion") return print_text(completion_script(pages, words.size() > 1 ? words[1] : "")), 0;
   if (const CLI::App* found = find_command(program, topic)) return print_text(found->help(program.get_name())), 0;
   for (const HelpTopic& one : help_topics())

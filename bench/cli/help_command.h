@@ -1,4 +1,4 @@
-// `precbench help`: commands and topics, the man page, and completion scripts.
+// `precbench help`: commands and topics, and the completion of bash.
 #pragma once
 
 #include <string>
@@ -18,6 +18,6 @@ std::vector<std::string> help_words(const std::vector<HelpPage>& pages);
 
 /// Prints the help that the words ask for: without words that of the program, of a command what COMMAND
 /// --help prints. Throws InvalidInput for an unknown topic, with the nearest one.
-int help(const CLI::App& program, const HelpCommand& command, const std::string& version);
+int help(const CLI::App& program, const HelpCommand& command);
 
 }  // namespace precbench

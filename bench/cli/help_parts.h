@@ -1,4 +1,4 @@
-// Parts of a command's --help: what CLI11 knows about it as data, for examples, man page and completions.
+// Parts of a command's --help: what CLI11 knows about it as data, for examples and completion.
 #pragma once
 
 #include <string>

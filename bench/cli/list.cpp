@@ -21,6 +21,7 @@
 #include "bench/process/standard_error.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
+#include "kernels/numerics/ablations.h"
 #include "kernels/numerics/recipe.h"
 #include "models/config/config.h"
 #include "models/transformer/flops.h"
@@ -159,9 +160,15 @@ void list_recipes() {
     }
     text += fmt::format("{}\n{}\n", heading, render_term(table, screen));
   };
-  for (const RecipeGroup& group : recipe_groups()) print_table(group.name, group.recipes);
-  for (const RecipeGroup& group : fp4_groups()) print_table(group.name, group.recipes);
+  std::vector<Recipe> ablations;
+  for (const auto* groups : {&recipe_groups(), &fp4_groups()})
+    for (const RecipeGroup& group : *groups) {
+      std::vector<Recipe> recipes;
+      for (const Recipe& recipe : group.recipes) (is_ablation(recipe.name) ? ablations : recipes).push_back(recipe);
+      print_table(group.name, recipes);
+    }
   print_table(weight_only_group().name, weight_only_group().recipes);
+  print_table("Ablations: recipe files in kernels/numerics/ablations, found by name", ablations);
   print_table("Controls, known to be worse", control_recipes());
   for (
       const char* legend :

@@ -1,5 +1,5 @@
 // The built-in recipe table, names of its values, and a recipe's requirements on a linear layer's shape.
-// recipe_json.cpp reads rows from files.
+// recipe_json.cpp reads rows from files; those of ablations are in the table, too.
 #include "kernels/numerics/recipe.h"
 
 #include <fmt/format.h>
@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "kernels/base/enum_names.h"
+#include "kernels/numerics/ablations.h"
 #include "kernels/numerics/grid.h"
 #include "kernels/numerics/scale_layout.h"
 #include "kernels/numerics/state_formats.h"
@@ -46,17 +47,15 @@ Recipe tensorwise() {
           "torchao tensorwise; TransformerEngine Float8CurrentScaling (HYBRID)"};
 }
 
-/// tensorwise with delayed scaling. `gradients`: the format of dY.
-Recipe tensorwise_delayed(const char* name, const History& history, DType gradients, const char* reference) {
+/// tensorwise with the delayed scaling of TransformerEngine.
+Recipe tensorwise_delayed() {
   QuantFormat p = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32);
-  p.history = history;
+  p.history = {.length = 1024};
   QuantFormat g = p;
-  g.dtype = gradients;
-  return {name, {p, p, true}, {g, p, false}, {g, p, false}, reference};
+  g.dtype = DType::e5m2;
+  return {"tensorwise_delayed", {p, p, true}, {g, p, false}, {g, p, false},
+          "TransformerEngine DelayedScaling (HYBRID)"};
 }
-
-constexpr History kTransformerEngineHistory{.length = 1024};
-constexpr History kMegatronHistory{.length = 1, .algorithm = HistoryAlgorithm::most_recent};
 
 Recipe rowwise() {
   const QuantFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
@@ -121,25 +120,16 @@ constexpr QuantFormat nvfp4(Granularity granularity = Granularity::block_1x16,
   return format;
 }
 
-/// Variations of an NVFP4 recipe.
-struct Nvfp4Choice {
-  ElementRounding gradients = ElementRounding::stochastic;
-  ElementRounding forward = ElementRounding::rne;  ///< of X and W in fprop
-  Transform transform = {16, Signs::te};           ///< of wgrad
-  Granularity weights = Granularity::block_16x16;
-  bool fprop = true;   ///< false: fprop stays in BF16
-  bool layers = true;  ///< true: the last blocks stay in BF16, and late in a run all of them
-};
-
-Recipe nvfp4_recipe(const char* name, const Nvfp4Choice& choice, const char* reference) {
-  const QuantFormat x = nvfp4(Granularity::block_1x16, choice.forward);
-  const QuantFormat w = nvfp4(choice.weights, choice.forward), w_back = nvfp4(choice.weights);
-  const QuantFormat g = nvfp4(Granularity::block_1x16, choice.gradients);
-  const QuantFormat xt = nvfp4(Granularity::block_1x16, ElementRounding::rne, choice.transform);
-  const QuantFormat gt = nvfp4(Granularity::block_1x16, choice.gradients, choice.transform);
-  Recipe recipe{name, {x, w, false}, {g, w_back, false}, {gt, xt, false}, reference};
-  if (!choice.fprop) recipe.fprop = {};
-  if (!choice.layers) return recipe;
+/// NVFP4 with stochastic rounding of gradients and a Hadamard transform of wgrad. `all`: in all blocks and all steps; else the
+/// last blocks stay in BF16, and late in a run all of them.
+Recipe nvfp4_recipe(const char* name, bool all, const char* reference) {
+  const ElementRounding stochastic = ElementRounding::stochastic;
+  const QuantFormat x = nvfp4(), w = nvfp4(Granularity::block_16x16), g = nvfp4(Granularity::block_1x16, stochastic);
+  const Transform transform = {16, Signs::te};
+  const QuantFormat xt = nvfp4(Granularity::block_1x16, ElementRounding::rne, transform);
+  const QuantFormat gt = nvfp4(Granularity::block_1x16, stochastic, transform);
+  Recipe recipe{name, {x, w, false}, {g, w, false}, {gt, xt, false}, reference};
+  if (all) return recipe;
   recipe.keep_bf16.last.part = 0.15;
   recipe.schedule = {{"bf16", {.count = 0, .part = 0.82}}};
   return recipe;
@@ -156,13 +146,10 @@ constexpr QuantFormat mxfp4(ElementRounding rounding, Transform transform, float
 }
 constexpr float kNeverClips = 0.75f;
 
-/// MXFP4 in dgrad and wgrad, the forward pass in BF16. With rounding to nearest, elements may clip, as in the
-/// paper.
-Recipe mxfp4_bwd(const char* name, bool stochastic, bool transformed, const char* reference) {
-  const QuantFormat g =
-      mxfp4(stochastic ? ElementRounding::stochastic : ElementRounding::rne,
-            transformed ? Transform{64, Signs::gemm} : Transform{}, stochastic ? kNeverClips : 1.0f);
-  return {name, {}, {g, g, false}, {g, g, false}, reference};
+/// MXFP4 in dgrad and wgrad, the forward pass in BF16.
+Recipe mxfp4_bwd() {
+  const QuantFormat g = mxfp4(ElementRounding::stochastic, {64, Signs::gemm}, kNeverClips);
+  return {"mxfp4_bwd", {}, {g, g, false}, {g, g, false}, "arXiv 2502.20586; mxfp4-llm"};
 }
 
 /// Backward uses fprop's codes, and gradients get the inverse Hadamard transform.
@@ -341,12 +328,7 @@ const std::vector<RecipeGroup>& recipe_groups() {
       {"BF16", {{"bf16", {}, {}, {}, "the baseline"}}},
       {"FP8, scales of tensors and rows", {tensorwise(), rowwise(), rowwise_gw_hp()}},
       {"FP8, scales of tensors from the steps before (delayed scaling)",
-       {tensorwise_delayed("tensorwise_delayed", kTransformerEngineHistory, DType::e5m2,
-                           "TransformerEngine DelayedScaling (HYBRID)"),
-        tensorwise_delayed("tensorwise_delayed_recent", kMegatronHistory, DType::e5m2,
-                           "Megatron-LM's defaults of delayed scaling"),
-        tensorwise_delayed("tensorwise_delayed_e4m3", kTransformerEngineHistory, DType::e4m3,
-                           "TransformerEngine DelayedScaling (E4M3)")}},
+       {tensorwise_delayed(), ablation("tensorwise_delayed_recent"), ablation("tensorwise_delayed_e4m3")}},
       {"FP8, scales of blocks of 128",
        {blockwise("blockwise", ScaleType::f32, "DeepSeek-V3 (arXiv 2412.19437)"),
         blockwise("blockwise_pow2", ScaleType::f32_pow2,
@@ -355,8 +337,7 @@ const std::vector<RecipeGroup>& recipe_groups() {
        {mxfp8("mxfp8", ScaleRounding::rceil,
               "MXFP8 pre-training recipe (arXiv 2506.08027); torchao mxfp8_rceil"),
         mxfp8("mxfp8_floor", ScaleRounding::floor, "OCP MX v1.0 rounding, for comparison"),
-        mxfp8("mxfp8_ceil", ScaleRounding::ceil, "torchao ScaleCalculationMode.CEIL"),
-        mxfp8("mxfp8_even", ScaleRounding::even, "torchao ScaleCalculationMode.EVEN"), mxfp8_e5m2(),
+        ablation("mxfp8_ceil"), ablation("mxfp8_even"), mxfp8_e5m2(),
         mxfp8_wgrad_hp(), mxfp8_w2d()}},
       {"BF16, moments of AdamW in fewer bits",
        {bf16_with_state("bf16_moments", StateFormat::bf16, StateFormat::bf16,
@@ -386,21 +367,13 @@ const std::vector<Recipe>& control_recipes() {
 const std::vector<RecipeGroup>& fp4_groups() {
   static const std::vector<RecipeGroup> groups = {
       {"NVFP4, e4m3 scales of blocks of 16",
-       {nvfp4_recipe("nvfp4", {}, "NVFP4 pre-training recipe (arXiv 2509.25149)"),
-        nvfp4_recipe("nvfp4_rne", {.gradients = ElementRounding::rne}, "nvfp4 without stochastic rounding"),
-        nvfp4_recipe("nvfp4_norht", {.transform = {}}, "nvfp4 without the Hadamard transform"),
-        nvfp4_recipe("nvfp4_w1d", {.weights = Granularity::block_1x16},
-                     "nvfp4 with weights in blocks of 1x16"),
-        nvfp4_recipe("nvfp4_all", {.layers = false}, "nvfp4 in all blocks and all steps"),
-        nvfp4_recipe("nvfp4_sr_fwd", {.forward = ElementRounding::stochastic},
-                     "nvfp4 with X and W rounded stochastically: must be worse (arXiv 2509.25149, E.3)"),
-        nvfp4_recipe("nvfp4_fprop_bf16", {.fprop = false}, "nvfp4 with fprop in BF16")}},
+       {nvfp4_recipe("nvfp4", false, "NVFP4 pre-training recipe (arXiv 2509.25149)"), ablation("nvfp4_rne"),
+        ablation("nvfp4_norht"), ablation("nvfp4_w1d"),
+        nvfp4_recipe("nvfp4_all", true, "nvfp4 in all blocks and all steps"), ablation("nvfp4_sr_fwd"),
+        ablation("nvfp4_fprop_bf16")}},
       {"MXFP4 in backward, exponents of blocks of 32",
-       {mxfp4_bwd("mxfp4_bwd", true, true, "arXiv 2502.20586; mxfp4-llm"),
-        mxfp4_bwd("mxfp4_bwd_rne", false, true, "mxfp4_bwd without stochastic rounding"),
-        mxfp4_bwd("mxfp4_bwd_norht", true, false, "mxfp4_bwd without the Hadamard transform"),
-        mxfp4_bwd("mxfp4_bwd_plain", false, false, "mxfp4_bwd with neither")}},
-      {"FP4 in all products: Quartet, Quartet II",
+       {mxfp4_bwd(), ablation("mxfp4_bwd_rne"), ablation("mxfp4_bwd_norht"), ablation("mxfp4_bwd_plain")}},
+      {"FP4 in all GEMMs: Quartet, Quartet II",
        {quartet("quartet", ElementRounding::rne, "Quartet (arXiv 2505.14669)"),
         quartet("quartet_sr", ElementRounding::stochastic, "Quartet's code: backward rounds stochastically"),
         quartet2()}},

@@ -12,13 +12,16 @@
 //   "weight_only": OPERAND                                    format that weights are stored in; all GEMMs are
 //                                                             BF16, on dequantized weights
 //   "flow": true                                              wgrad's X and dY are transposed codes
-// recipe.schema.json describes the same for editors.
+// recipe.schema.json describes the same for editors. Ablations (ablations.h) are such files in the program.
 #include <cctype>
+#include <stdexcept>
 
 #include "kernels/base/description.h"
 #include "kernels/base/near_words.h"
 #include "kernels/base/standard_input.h"
 #include "kernels/base/untrusted_input.h"
+#include "kernels/numerics/ablations.h"
+#include "kernels/numerics/ablations_text.h"
 #include "kernels/numerics/recipe_json_read.h"
 #include "kernels/numerics/state_formats.h"
 
@@ -174,9 +177,8 @@ Recipe read_file(const std::string& path) {
   }
 }
 
-}  // namespace
-
-Recipe recipe_from_json(const json& object) {
+/// Reads a row without comparing its name with those of built-in recipes.
+Recipe row_from_json(const json& object) {
   check_keys(object, "",
              {"name", "reference", "operands", "fprop", "dgrad", "wgrad", "layers", "schedule",
               "mask_clipped", "optimizer", "gradients", "flow", "weight_only"});
@@ -199,11 +201,33 @@ Recipe recipe_from_json(const json& object) {
     if (const auto why = flow_unsupported_reason(recipe)) fail("flow", *why);
   read_layers_and_schedule(object, recipe);
   read_optimizer(object, recipe);
+  return recipe;
+}
+
+/// Returns the text of an ablation's file; null if there is none.
+const char* ablation_text(const std::string& name) {
+  for (const auto& [known, text] : kAblations)
+    if (name == known) return text;
+  return nullptr;
+}
+
+}  // namespace
+
+Recipe recipe_from_json(const json& object) {
+  Recipe recipe = row_from_json(object);
   for (const Recipe& builtin : named_recipes())
     if (builtin.name == recipe.name && builtin != recipe)
       fail("name",
            fmt::format("{} is a built-in recipe with other values; choose another name", recipe.name));
   return recipe;
+}
+
+bool is_ablation(const std::string& name) { return ablation_text(name) != nullptr; }
+
+Recipe ablation(const std::string& name) {
+  const char* text = ablation_text(name);
+  if (!text) throw std::logic_error("no ablation " + name);
+  return row_from_json(parse_strictly<json>(text));
 }
 
 json recipe_to_json(const Recipe& recipe) {

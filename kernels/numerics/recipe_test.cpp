@@ -2,8 +2,10 @@
 #include "kernels/numerics/recipe.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
+#include "kernels/numerics/ablations.h"
 #include "kernels/numerics/recipe_testing.h"
 
 using namespace precbench;
@@ -108,6 +110,22 @@ TEST_CASE("recipe_from_json: formats without hardware support work with every sc
       CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
       CHECK(describe(recipe.wgrad.b).rfind(word, 0) == 0);
     }
+}
+
+TEST_CASE("find_recipe: ablations are files of one folder, found by name and with the values of that file", "[recipe]") {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(PRECBENCH_SOURCE_DIR "/kernels/numerics/ablations")) {
+    const std::string name = entry.path().stem().string();
+    INFO(name);
+    ++files;
+    CHECK(is_ablation(name));
+    const Recipe found = find_recipe(name);
+    CHECK(found == find_recipe(entry.path().string()));
+    CHECK((found.name == name && !found.reference.empty()));
+    CHECK(found.quantized());
+  }
+  CHECK(files == 12);
+  CHECK_FALSE(is_ablation("nvfp4"));
 }
 
 TEST_CASE("find_recipe: the example file is a valid row", "[recipe]") {

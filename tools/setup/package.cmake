@@ -1,4 +1,4 @@
-# Installation, and CPack's .deb: the program with embedded plot scripts and schema, its man page and completions, sweep
+# Installation, and CPack's .deb: the program with embedded plot scripts and schema, its completion for bash, sweep
 # files, baselines, and the records that `advise` reads.
 #
 #   cmake --install build --prefix DIR        or, in the build folder: cpack -G DEB
@@ -22,22 +22,11 @@ foreach(records ${advice_records})
   install(FILES ${CMAKE_SOURCE_DIR}/results/${records} DESTINATION ${CMAKE_INSTALL_DATADIR}/precbench/records/${folder})
 endforeach()
 
-# The program writes its man page and completions itself, from the data of --help.
-set(help_folder ${CMAKE_BINARY_DIR}/help)
-file(MAKE_DIRECTORY ${help_folder})
-set(help_files ${help_folder}/precbench.1)
-set(help_commands COMMAND precbench help man > ${help_folder}/precbench.1)
-foreach(shell bash zsh fish)
-  list(APPEND help_files ${help_folder}/completion.${shell})
-  list(APPEND help_commands COMMAND precbench help completion ${shell} > ${help_folder}/completion.${shell})
-endforeach()
-add_custom_command(OUTPUT ${help_files} ${help_commands} DEPENDS precbench VERBATIM)
-add_custom_target(precbench_help ALL DEPENDS ${help_files})
-install(FILES ${help_folder}/precbench.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES ${help_folder}/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME precbench)
-install(FILES ${help_folder}/completion.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _precbench)
-install(FILES ${help_folder}/completion.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d
-        RENAME precbench.fish)
+# The program writes its completion itself, from the data of --help.
+set(completion ${CMAKE_BINARY_DIR}/completion.bash)
+add_custom_command(OUTPUT ${completion} COMMAND precbench help completion bash > ${completion} DEPENDS precbench VERBATIM)
+add_custom_target(precbench_help ALL DEPENDS ${completion})
+install(FILES ${completion} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME precbench)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME precbench)
