@@ -35,8 +35,10 @@ CAUSES = {"numerics", "software", "not known"}
 
 
 def recipe_names():
-    """Returns the names of the built-in recipes: first arguments and first members in recipe.cpp."""
-    return {first or second for first, second in NAME.findall((ROOT / "kernels/numerics/recipe.cpp").read_text())}
+    """Returns the names of the built-in recipes: first arguments and first members in recipe.cpp, and the files of ablations."""
+    numerics = ROOT / "kernels/numerics"
+    return ({first or second for first, second in NAME.findall((numerics / "recipe.cpp").read_text())} |
+            {path.stem for path in (numerics / "ablations").glob("*.json")})
 
 
 def tier(entry):
