@@ -13,12 +13,15 @@
 
 #include "bench/case/case_words.h"
 #include "bench/case/recompute.h"
+#include "bench/case/sensitivity_groups.h"
+#include "bench/case/stress.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/near_words.h"
 #include "kernels/base/parse_count.h"
 #include "kernels/base/parse_number.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
+#include "kernels/numerics/selection.h"
 #include "kernels/numerics/state_formats.h"
 #include "models/transformer/optimizer/optimizers.h"
 
@@ -32,7 +35,6 @@ using OptionalReal = std::optional<double> Case::*;
 
 constexpr const char* kWork = "Work";
 constexpr const char* kPrecision = "Precision and memory";
-constexpr const char* kExperts = "Mixture of experts";
 constexpr const char* kOptimizer = "Optimizer";
 constexpr const char* kData = "Data and weights";
 constexpr const char* kMeasurement = "Measurement";
@@ -75,75 +77,89 @@ std::vector<std::string> words_in(const EnumNames<Enum, kCount>& table) {
   return {std::begin(table.names), std::end(table.names)};
 }
 
-Field text(const char* name, const char* group, const char* help, Text member, bool axis, Identity identity,
-           std::vector<std::string> choices = {}) {
-  return {name, group, "", help, member, std::move(choices), axis, identity, 0, ""};
+/// Row of the table under construction.
+struct Row : Field {
+  /// A number must exceed its minimum.
+  Row above_minimum() { return above = true, *this; }
+  Row at_most(std::int64_t largest) { return maximum = largest, *this; }
+  /// Second name in snake_case, the field's usual one in other programs.
+  Row also(const char* second) { return alias = second, *this; }
+  /// A text that may combine its choices.
+  Row combined(std::string (*parse)(const std::string&)) { return stored = parse, *this; }
+  Row checked(void (*parse)(const std::string&)) { return check = parse, *this; }
+  Row predicted() { return predicted_only = true, *this; }
+};
+
+Row text(const char* name, const char* group, const char* help, Text member, bool axis, Identity identity,
+         std::vector<std::string> choices = {}) {
+  return {{name, group, "", help, member, std::move(choices), axis, identity, 0, ""}};
 }
 
 template <class Member>
-Field number(const char* name, const char* group, const char* unit, const char* help, Member member,
-             bool axis, double minimum, const char* zero_word = "", Identity identity = Identity::always) {
-  return {name, group, unit, help, member, {}, axis, identity, minimum, zero_word};
-}
-
-Field above_minimum(Field field) {
-  field.above = true;
-  return field;
-}
-
-/// Adds a second name in snake_case, the field's usual one in other programs.
-Field also(const char* alias, Field field) {
-  field.alias = alias;
-  return field;
-}
-
-/// Lets a text combine its choices.
-Field combined(std::string (*stored)(const std::string&), Field field) {
-  field.stored = stored;
-  return field;
+Row number(const char* name, const char* group, const char* unit, const char* help, Member member, bool axis,
+           double minimum, const char* zero_word = "", Identity identity = Identity::always) {
+  return {{name, group, unit, help, member, {}, axis, identity, minimum, zero_word}};
 }
 
 std::vector<Field> make_fields() {
-  const auto always = Identity::always;
+  const auto always = Identity::always, defined = Identity::defined;
   const auto when_set = Identity::when_set, when_used = Identity::when_used;
+  const auto defined_when_used = Identity::defined_when_used;
   return {
       text("model", kWork, "model: preset, its Hugging Face name, JSON file, or folder with a config.json",
-           &Case::model, kAxis, always),
+           &Case::model, kAxis, defined),
       number("layers", kWork, "", "transformer blocks kept, counted from the first", &Case::layers, kAxis, 0,
-             "all", when_used),
+             "all", defined_when_used),
       text("recipe", kWork,
            "low-precision recipe: built-in name, JSON file, or a set: all, fp8, mx, fp4, native",
-           &Case::recipe, kAxis, always),
+           &Case::recipe, kAxis, defined),
       number("seq", kWork, "tokens", "sequence length", &Case::seq, kAxis, 1),
       number("batch", kWork, "sequences", "micro-batch size per GPU", &Case::batch, kAxis, 1),
       number("accumulation", kWork, "", "gradient accumulation: micro-batches per optimizer step",
-             &Case::accumulation, kAxis, 1),
+             &Case::accumulation, kAxis, 1)
+          .at_most(kMaxAccumulation),
       number("gpus", kWork, "", "number of ranks; on the CPU device each rank is a thread", &Case::gpus,
-             kAxis, 1),
+             kAxis, 1)
+          .at_most(kMaxRanks),
       text("parallel", kWork, "data parallelism: replicated, sharded, or sharded within groups",
            &Case::parallel, kAxis, always, words_in(kParallelWords)),
       number("shard_group", kWork, "ranks", "shard group size with --parallel hsdp", &Case::shard_group,
-             kAxis, 1, "", when_set),
+             kAxis, 1, "", when_set)
+          .at_most(kMaxRanks),
       number("context", kWork, "ranks", "context parallelism: ranks that share each sequence", &Case::context,
-             kAxis, 1, "", when_set),
-      also("tp", number("tensor", kWork, "ranks",
-                        "tensor parallelism with sequence parallelism; predicted only (sweep --dry-run --on)",
-                        &Case::tensor, kAxis, 1, "", when_used)),
-      also("pp",
-           number("pipeline", kWork, "stages", "pipeline parallelism; predicted only (sweep --dry-run --on)",
-                  &Case::pipeline, kAxis, 1, "", when_used)),
+             kAxis, 1, "", when_set)
+          .at_most(kMaxRanks),
+      number("tensor", kWork, "ranks",
+             "tensor parallelism with sequence parallelism; predicted only (sweep --dry-run --on)",
+             &Case::tensor, kAxis, 1, "", when_used)
+          .at_most(kMaxRanks)
+          .predicted()
+          .also("tp"),
+      number("pipeline", kWork, "stages", "pipeline parallelism; predicted only (sweep --dry-run --on)",
+             &Case::pipeline, kAxis, 1, "", when_used)
+          .at_most(kMaxRanks)
+          .predicted()
+          .also("pp"),
       number("virtual_stages", kWork, "",
              "groups of layers per pipeline stage, run in an interleaved schedule; 1: 1F1B",
-             &Case::virtual_stages, kAxis, 1, "", when_used),
+             &Case::virtual_stages, kAxis, 1, "", when_used)
+          .at_most(kMaxRanks)
+          .predicted(),
       number("micro_batches", kWork, "",
              "micro-batches per optimizer step of a pipeline; auto: those of --accumulation",
-             &Case::micro_batches, kAxis, 0, "auto", when_used),
-      text("shard_optimizer", kWork,
-           "optimizer state sharded over data ranks (ZeRO-1), that of experts over their replicas; predicted only",
-           &Case::shard_optimizer, kAxis, when_used, words_in(kSwitchWords)),
-      text("overlap", kWork,
-           "traffic that runs beside the GEMMs (tensor) or the attention (context) that need it; predicted only",
-           &Case::overlap, kAxis, when_used, {"none", "tensor", "context", "all"}),
+             &Case::micro_batches, kAxis, 0, "auto", when_used)
+          .at_most(kMaxAccumulation)
+          .predicted(),
+      text(
+          "shard_optimizer", kWork,
+          "optimizer state sharded over data ranks (ZeRO-1), that of experts over their replicas; predicted only",
+          &Case::shard_optimizer, kAxis, when_used, words_in(kSwitchWords))
+          .predicted(),
+      text(
+          "overlap", kWork,
+          "traffic that runs beside the GEMMs (tensor) or the attention (context) that need it; predicted only",
+          &Case::overlap, kAxis, when_used, {"none", "tensor", "context", "all"})
+          .predicted(),
       text("gather", kWork, "dtype of the blocks' weights in the all-gather (fsdp, hsdp)", &Case::gather,
            kAxis, when_set, words_in(kSentInFp8Words)),
       text("reshard", kWork, "resharding of gathered weights after each use; auto: off where memory allows",
@@ -160,49 +176,53 @@ std::vector<Field> make_fields() {
              kAxis, 0, "auto"),
       number("seed", kWork, "", "random seed of weights, data and data order", &Case::seed, kAxis, 0),
 
-      also("master_dtype",
-           text("master", kPrecision, "master weight dtype; sr: stochastic rounding; fp16: per-tensor scale",
-                &Case::master, kAxis, always, words_in(kMasterWords))),
+      text("master", kPrecision, "master weight dtype; sr: stochastic rounding; fp16: per-tensor scale",
+           &Case::master, kAxis, always, words_in(kMasterWords))
+          .also("master_dtype"),
       text("weights", kPrecision,
            "compute copy of the master weights in linear layers; e4m3: quantized by the recipe",
            &Case::weights, kAxis, when_set, {"bf16", "e4m3"}),
-      also("optim_dtype",
-           text("moments", kPrecision,
-                "optimizer state dtype; e4m3, fp16: per-tensor scale; coat: E4M3 in scaled groups",
-                &Case::moments, kAxis, always, state_format_names())),
+      text("moments", kPrecision,
+           "optimizer state dtype; e4m3, fp16: per-tensor scale; coat: E4M3 in scaled groups", &Case::moments,
+           kAxis, always, state_format_names())
+          .also("optim_dtype"),
       text("second_moment", kPrecision, "dtype of the second moment; same: that of --moments",
            &Case::second_moment, kAxis, when_set, second_moment_names()),
-      also("grad_dtype",
-           text("grads", kPrecision, "gradient dtype; e4m3: stored and reduced with a per-tensor scale",
-                &Case::grads, kAxis, always, {"fp32", "bf16", "e4m3"})),
-      also("lm_head", text("head", kPrecision, "lm_head GEMM format", &Case::head, kAxis, always,
-                           words_in(kHeadInRecipeWords))),
+      text("grads", kPrecision, "gradient dtype; e4m3: stored and reduced with a per-tensor scale",
+           &Case::grads, kAxis, always, {"fp32", "bf16", "e4m3"})
+          .also("grad_dtype"),
+      text("head", kPrecision, "lm_head GEMM format", &Case::head, kAxis, always,
+           words_in(kHeadInRecipeWords))
+          .also("lm_head"),
       text("keep_bf16", kPrecision,
            "linear layers kept in BF16: first:N,last:N (blocks), block:N, block:N.ROLE, qkv, o, "
            "gate_up, down, head, q, k, v, qkv_apart, first_linear, last_linear, min_in:N, min_out:N, "
            "torchao_auto; none: not even the recipe's own",
-           &Case::keep_bf16, kSingle, when_set),
+           &Case::keep_bf16, kSingle, defined)
+          .checked([](const std::string& text) { parse_keep_bf16(text); }),
       text("switch_recipe", kPrecision,
            "recipe change during the run: NAME@STEP, or NAME@0.8 for a fraction of --steps; none: not "
            "even the recipe's own",
-           &Case::switch_recipe, kSingle, when_set),
-      combined(
-          [](const std::string& text) { return recompute_text(parse_recompute(text)); },
-          text("recompute", kPrecision,
-               "activations recomputed in the backward pass: of all blocks, of the first K (block:K), or "
-               "parts of every block joined by +",
-               &Case::recompute, kAxis, always, {"none", "block", "norm", "ffn", "attention"})),
+           &Case::switch_recipe, kSingle, defined)
+          .checked([](const std::string& text) { parse_switches(text); }),
+      text("recompute", kPrecision,
+           "activations recomputed in the backward pass: of all blocks, of the first K (block:K), or "
+           "parts of every block joined by +",
+           &Case::recompute, kAxis, always, {"none", "block", "norm", "ffn", "attention"})
+          .combined([](const std::string& text) { return recompute_text(parse_recompute(text)); }),
       text("flow", kPrecision, "FP8-Flow: transposed FP8 data of X and dY as wgrad operands (blockwise_pow2)",
-           &Case::flow, kAxis, when_used, words_in(kSwitchWords)),
+           &Case::flow, kAxis, defined_when_used, words_in(kSwitchWords)),
 
       text("routing", kExperts, "MoE routing: learned, or forced for timing: balanced, zipf:A or one",
-           &Case::routing, kAxis, when_used),
-      above_minimum(
-          number("capacity", kExperts, "",
-                 "MoE capacity factor F; tokens beyond F times the even share are dropped; auto: no dropping",
-                 &Case::capacity, kAxis, 0, "", when_used)),
-      also("moe_aux_coef", number("aux", kExperts, "", "coefficient of the MoE load-balancing loss",
-                                  &Case::aux, kAxis, 0, "", when_used)),
+           &Case::routing, kAxis, when_used)
+          .checked([](const std::string& text) { parse_routing(text); }),
+      number("capacity", kExperts, "",
+             "MoE capacity factor F; tokens beyond F times the even share are dropped; auto: no dropping",
+             &Case::capacity, kAxis, 0, "", when_used)
+          .above_minimum(),
+      number("aux", kExperts, "", "coefficient of the MoE load-balancing loss", &Case::aux, kAxis, 0, "",
+             when_used)
+          .also("moe_aux_coef"),
       number("z_loss", kExperts, "", "coefficient of the router z-loss", &Case::z_loss, kAxis, 0, "",
              when_used),
       number("ep", kExperts, "ranks", "expert-parallel group size", &Case::ep, kAxis, 1, "", when_used),
@@ -216,17 +236,18 @@ std::vector<Field> make_fields() {
       text("dispatch", kExperts, "dtype of tokens sent to experts; fp8: quantized by the recipe",
            &Case::dispatch, kAxis, when_used, words_in(kSentInFp8Words)),
 
-      also("lora",
-           number(
-               "lora_rank", kOptimizer, "",
-               "rank of LoRA adapters on the blocks' linear layers, trained instead of the model; off: none",
-               &Case::lora_rank, kAxis, 0, "off", when_used)),
-      above_minimum(number("lora_alpha", kOptimizer, "",
-                           "LoRA alpha, the adapters' output times alpha / rank; auto: twice the rank",
-                           &Case::lora_alpha, kAxis, 0, "", when_used)),
+      number("lora_rank", kOptimizer, "",
+             "rank of LoRA adapters on the blocks' linear layers, trained instead of the model; off: none",
+             &Case::lora_rank, kAxis, 0, "off", when_used)
+          .at_most(kMaxLoraRank)
+          .also("lora"),
+      number("lora_alpha", kOptimizer, "",
+             "LoRA alpha, the adapters' output times alpha / rank; auto: twice the rank", &Case::lora_alpha,
+             kAxis, 0, "", when_used)
+          .above_minimum(),
       text("optimizer", kOptimizer, "optimizer; muon: AdamW for all but the blocks' matrices",
            &Case::optimizer, kAxis, when_set, optimizer_names()),
-      above_minimum(number("lr", kOptimizer, "", "peak learning rate", &Case::lr, kAxis, 0)),
+      number("lr", kOptimizer, "", "peak learning rate", &Case::lr, kAxis, 0).above_minimum(),
       number("beta1", kOptimizer, "", "decay rate of the first moment; auto: the optimizer's default",
              &Case::beta1, kAxis, 0, "", when_set),
       number("beta2", kOptimizer, "",
@@ -242,43 +263,43 @@ std::vector<Field> make_fields() {
            kSingle, always, words_in(kScheduleWords)),
       number("weight_decay", kOptimizer, "", "decoupled weight decay of matrices", &Case::weight_decay,
              kSingle, 0),
-      also("grad_clip", number("clip", kOptimizer, "", "gradient clipping: largest global norm; 0: off",
-                               &Case::clip, kSingle, 0)),
+      number("clip", kOptimizer, "", "gradient clipping: largest global norm; 0: off", &Case::clip, kSingle,
+             0)
+          .also("grad_clip"),
 
       text(
           "data", kData,
           "training data: synthetic, a text file, a folder, a token file (.bin, .u16, .u32), or documents of "
           "prompt and answer (.jsonl)",
-          &Case::data, kSingle, always),
+          &Case::data, kSingle, defined),
       text("glob", kData, "file name pattern in a folder of --data or --eval-data", &Case::glob, kSingle,
-           when_set),
-      also(
-          "sample_packing",
-          text(
-              "packing", kData,
-              "packing of whole documents (.jsonl) into sequences, with attention and positions of their own",
-              &Case::packing, kAxis, when_used, words_in(kSwitchWords))),
+           defined),
+      text("packing", kData,
+           "packing of whole documents (.jsonl) into sequences, with attention and positions of their own",
+           &Case::packing, kAxis, when_used, words_in(kSwitchWords))
+          .also("sample_packing"),
       text("eval_data", kData, "held-out text or tokens for evaluation, in the forms of --data",
-           &Case::eval_data, kSingle, when_set),
+           &Case::eval_data, kSingle, defined),
       number("eval_every", kData, "steps", "interval between evaluations; 0: only after the last step",
              &Case::eval_every, kSingle, 0),
       number("eval_tokens", kData, "tokens", "held-out tokens per evaluation", &Case::eval_tokens, kSingle,
              1),
       text("eval_recipes", kData,
            "recipes in whose formats the final weights are evaluated too, besides BF16: \"rowwise,mxfp8\"",
-           &Case::eval_recipes, kSingle, when_used),
+           &Case::eval_recipes, kSingle, defined_when_used),
       text("init_from", kData, "initial weights: a .safetensors file, its index, or a Hugging Face folder",
-           &Case::init_from, kSingle, when_set),
+           &Case::init_from, kSingle, defined),
       text("perturb", kData,
            "perturbation of the initial weights; ulp: one unit in the last place of one weight",
-           &Case::perturb, kAxis, when_set, words_in(kPerturbWords)),
+           &Case::perturb, kAxis, defined, words_in(kPerturbWords)),
       text("stress", kData,
            "function-preserving outliers in the initial weights, of size 2^S: ffn:S, norm:S, "
            "vo:S[:CHANNELS]",
-           &Case::stress, kAxis, when_set),
+           &Case::stress, kAxis, defined)
+          .checked([](const std::string& text) { parse_stress(text); }),
       text("fork_from", kData,
            "checkpoint to fork from: weights, optimizer state and step count of another run",
-           &Case::fork_from, kAxis, when_set),
+           &Case::fork_from, kAxis, defined),
       text("save_init", kData, "output file for the initial weights (.safetensors)", &Case::save_init,
            kSingle, always),
       text("save_final", kData, "output file for the final weights (.safetensors)", &Case::save_final,
@@ -297,9 +318,10 @@ std::vector<Field> make_fields() {
 
       number("time_limit", kMeasurement, "s", "limit on sampling time with --steps auto", &Case::time_limit,
              kSingle, 0),
-      also("cuda_graph", text("graph", kMeasurement,
-                              "CUDA graph of the step; early: programmatic dependent launch of our kernels",
-                              &Case::graph, kAxis, when_set, words_in(kGraphWords))),
+      text("graph", kMeasurement,
+           "CUDA graph of the step; early: programmatic dependent launch of our kernels", &Case::graph, kAxis,
+           when_set, words_in(kGraphWords))
+          .also("cuda_graph"),
       text("deterministic", kMeasurement, "bitwise reproducible runs, at some cost in speed",
            &Case::deterministic, kSingle, when_set, words_in(kSwitchWords)),
       text("attention", kMeasurement, "attention kernels; auto: the faster for the shape", &Case::attention,
@@ -311,11 +333,13 @@ std::vector<Field> make_fields() {
              &Case::fidelity_batches, kSingle, 0, "", when_set),
       text("fidelity_stress", kMeasurement,
            "--stress values for further gradient comparisons: \"ffn:8 ffn:16 norm:8\"",
-           &Case::fidelity_stress, kSingle, when_set),
+           &Case::fidelity_stress, kSingle, defined)
+          .checked([](const std::string& text) { parse_fidelity_stress(text); }),
       text("sensitivity", kMeasurement,
            "recipe variants measured on the fidelity batches (loss, gradient): standard, all, or a list "
            "of gemms, operands, roles, blocks, linears, elements, scales, best",
-           &Case::sensitivity, kSingle, when_used),
+           &Case::sensitivity, kSingle, when_used)
+          .checked([](const std::string& text) { parse_sensitivity(text); }),
   };
 }
 
@@ -473,6 +497,23 @@ std::string get_text(const Case& c, const Field& field) {
   return value == 0 && *field.zero_word ? field.zero_word : fmt::format("{}", value);
 }
 
+bool is_set(const Case& c, const CaseMember& field) {
+  static const Case defaults;
+  return std::visit([&](auto member) { return c.*member != defaults.*member; }, field);
+}
+
+void check_word(const Field& field, const std::string& text) {
+  Case scratch;
+  set_text(scratch, field, text);
+  if (!field.check) return;
+  try {
+    field.check(text);
+  } catch (const InvalidInput& error) {
+    if (std::string_view(error.what()).starts_with("--")) throw;
+    throw InvalidInput(fmt::format("{}: {}", flag_of(field), error.what()));
+  }
+}
+
 void set_text(Case& c, const Field& field, const std::string& text) {
   if (const auto* member = std::get_if<Text>(&field.member)) {
     check_text(field, text);
@@ -512,11 +553,9 @@ nlohmann::ordered_json field_to_json(const Case& c, const Field& field) {
 }
 
 nlohmann::ordered_json case_to_json(const Case& c) {
-  static const Case defaults;
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const Field& field : case_fields())
-    if (field.identity != Identity::when_used || get_text(c, field) != get_text(defaults, field))
-      json[field.name] = field_to_json(c, field);
+    if (!field.only_where_used() || is_set(c, field.member)) json[field.name] = field_to_json(c, field);
   return json;
 }
 

@@ -1,9 +1,10 @@
 // A case is one point of a sweep: everything that determines one training run. One table of fields yields the
 // command line's flags, the keys of sweep files, the `case` object of a record and the columns of a report,
-// so that adding a field takes two lines: a member of Case and a row in case.cpp.
+// so that adding a field takes two lines: a member of Case and a row in case.cpp. Rules about it are rows, too (rules.h).
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -13,6 +14,18 @@
 #include "results/record/record.h"
 
 namespace precbench {
+
+/// Largest number of tokens of one optimizer step, and of its forward and backward passes.
+inline constexpr std::int64_t kMaxTokensPerStep = (std::int64_t{1} << 31) - 1;
+inline constexpr std::int64_t kMaxAccumulation = 16384;
+/// Largest number of ranks: a dry run lists those of each communicator, for a case of a record, too.
+inline constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
+/// Larger ranks train more elements than the layers of small models have, which is a typing error.
+inline constexpr std::int64_t kMaxLoraRank = 4096;
+/// Largest number of steps of a run and of held-out losses. A row lists each, and longer rows are not read
+/// (kRecordLimits of results/record/record_line.h). With --steps auto the stop rules end a run long before.
+inline constexpr std::int64_t kMaxSteps = 1'000'000;
+inline constexpr std::int64_t kMaxEvaluations = 100'000;
 
 /// The member initializers are the defaults that the help shows.
 struct Case {
@@ -95,16 +108,20 @@ struct Case {
 /// Decides when a field that changes the work (changes_work) is part of case_id. `when_set`: only if it
 /// differs from its default, so that a new field leaves the ids of old records unchanged. `when_used`: in
 /// addition, a record's `case` contains it only then, so that rows of models without the feature stay
-/// unchanged.
-enum class Identity : std::uint8_t { always, when_set, when_used };
+/// unchanged. `defined`: never, because the definition, which is part of the id, contains what it changes;
+/// `defined_when_used`: likewise, and a record's `case` contains it only if it is used.
+enum class Identity : std::uint8_t { always, when_set, when_used, defined, defined_when_used };
+
+/// Pointer to the member of a field.
+using CaseMember =
+    std::variant<std::string Case::*, std::int64_t Case::*, double Case::*, std::optional<double> Case::*>;
 
 struct Field {
   const char* name;   ///< snake_case: the key of JSON and TOML; the flag is the same in kebab-case
   const char* group;  ///< heading in --help
   const char* unit;   ///< "" if none
   const char* help;   ///< one line
-  std::variant<std::string Case::*, std::int64_t Case::*, double Case::*, std::optional<double> Case::*>
-      member;
+  CaseMember member;
   std::vector<std::string> choices;  ///< of a text field; empty: any text
   bool axis;                         ///< true if a sweep may list several values
   Identity identity;
@@ -114,11 +131,23 @@ struct Field {
   const char* alias = "";  ///< second snake_case name of the flag and TOML key; records use `name` only
   /// Returns a text that may combine choices as records have it, or throws InvalidInput; null: one choice.
   std::string (*stored)(const std::string& text) = nullptr;
+  /// Throws InvalidInput for a text that is invalid whatever the other fields are; null: any text of `choices`.
+  void (*check)(const std::string& text) = nullptr;
+  std::int64_t maximum = 0;     ///< of an integer; 0: none
+  bool predicted_only = false;  ///< true for layouts that the program predicts and does not run
 
   bool is_integer() const { return std::holds_alternative<std::int64_t Case::*>(member); }
+  bool only_where_used() const {
+    return identity == Identity::when_used || identity == Identity::defined_when_used;
+  }
 };
 
 const std::vector<Field>& case_fields();
+/// Heading of the fields that only models with experts have.
+inline constexpr const char* kExperts = "Mixture of experts";
+
+/// Maps a field name (snake_case) to the words given for it, each an unparsed list or range.
+using Axes = std::map<std::string, std::vector<std::string>>;
 
 /// Parses --checkpoint-at: positive integers separated by commas, in any order. Throws InvalidInput, naming
 /// the flag.
@@ -142,11 +171,17 @@ std::string alias_flag_of(const Field& field);
 /// Returns what to use in place of a field that only older versions have; null if they have none of this name.
 const char* removed_field(const std::string& name);
 
+/// Returns true if a case has another value of a field than the default.
+bool is_set(const Case& c, const CaseMember& field);
+
 /// Returns the value as a user would type it. Numbers convert back to the same bits.
 std::string get_text(const Case& c, const Field& field);
 
 /// Parses and sets a value. Throws InvalidInput that names the flag and the nearest choice, if there is one.
 void set_text(Case& c, const Field& field, const std::string& text);
+
+/// Throws InvalidInput for a value that is invalid whatever the other fields are, naming the flag.
+void check_word(const Field& field, const std::string& text);
 
 /// Returns the value of one field as a scalar, also where case_to_json() leaves it out.
 nlohmann::ordered_json field_to_json(const Case& c, const Field& field);

@@ -1,7 +1,6 @@
 // The field table in each of its conversions, and cases that are refused before anything runs.
 #include "bench/case/case.h"
 
-#include "bench/case/case_limits.h"
 #include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
 #include "kernels/testing/catch.h"
@@ -85,27 +84,27 @@ TEST_CASE("set_text: bad values are refused by flag", "[case]") {
 }
 
 TEST_CASE("resolve: impossible cases are refused", "[case]") {
-  CHECK(refusal_of([] { resolve(Case{}); }) == "");
-  CHECK(refusal_of([] { resolve(case_with("model", "llama3.2-1c")); }).find("llama3.2-1b") !=
+  CHECK(refusal_of([] { validate(Case{}); }) == "");
+  CHECK(refusal_of([] { validate(case_with("model", "llama3.2-1c")); }).find("llama3.2-1b") !=
         std::string::npos);
-  CHECK(refusal_of([] { resolve(case_with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
-  CHECK(refusal_of([] { resolve(case_with("lr", "0")); }) == "--lr: must be above 0, not 0");
+  CHECK(refusal_of([] { validate(case_with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
+  CHECK(refusal_of([] { validate(case_with("lr", "0")); }) == "--lr: must be above 0, not 0");
   for (const std::string schedule : {"cosine", "linear"}) {
-    CHECK(refusal_of([&] { resolve(case_with("schedule", schedule.c_str())); }) ==
+    CHECK(refusal_of([&] { validate(case_with("schedule", schedule.c_str())); }) ==
           "--schedule " + schedule + " needs a number of steps: add --steps N");
     CHECK(refusal_of([&] {
             Case c = case_with("schedule", schedule.c_str());
             c.steps = 10;
             c.warmup = 10;
-            resolve(c);
+            validate(c);
           }) == "--warmup: 10 steps leave no steps of --steps 10 for the " + schedule + " schedule");
   }
-  CHECK(refusal_of([] { resolve(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
+  CHECK(refusal_of([] { validate(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
 }
 
 TEST_CASE("resolve: a step of absurd size is refused", "[case]") {
   const auto refused = [](const nlohmann::ordered_json& fields) {
-    return refusal_of([&] { resolve(case_from_json(fields)); });
+    return refusal_of([&] { validate(case_from_json(fields)); });
   };
   const std::string most = " tokens per step; the limit is 2147483647";
   CHECK(refused({{"batch", 1}, {"seq", 2147483647}}) == "");
@@ -123,7 +122,7 @@ TEST_CASE("resolve: a step of absurd size is refused", "[case]") {
 
 TEST_CASE("resolve: runs longer than a record can hold are refused", "[case]") {
   const auto refused = [](const nlohmann::ordered_json& fields) {
-    return refusal_of([&] { resolve(case_from_json(fields)); });
+    return refusal_of([&] { validate(case_from_json(fields)); });
   };
   CHECK(refused({{"steps", kMaxSteps}}) == "");
   CHECK(refused({{"steps", kMaxSteps + 1}}) ==
@@ -146,7 +145,7 @@ TEST_CASE("resolve: runs longer than a record can hold are refused", "[case]") {
 TEST_CASE("resolve: a recipe without any layer is refused unless it converts the head", "[case]") {
   const auto refused = [](const char* keep, const char* recipe, const char* head) {
     return refusal_of([&] {
-      resolve(case_from_json({{"keep_bf16", keep}, {"recipe", recipe}, {"head", head}}));
+      validate(case_from_json({{"keep_bf16", keep}, {"recipe", recipe}, {"head", head}}));
     });
   };
   const std::string none =
@@ -163,9 +162,9 @@ TEST_CASE("resolve: the CPU has no choice of attention or GEMM kernels", "[case]
   for (const char* field : {"attention", "gemm"}) {
     Case c = case_with(field, "own");
     c.device = "cuda";
-    CHECK(refusal_of([&] { resolve(c); }) == "");
+    CHECK(refusal_of([&] { validate(c); }) == "");
     c.device = "cpu";
-    CHECK(refusal_of([&] { resolve(c); }).starts_with(std::string("--") + field + " own: "));
+    CHECK(refusal_of([&] { validate(c); }).starts_with(std::string("--") + field + " own: "));
   }
 }
 

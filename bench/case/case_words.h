@@ -1,10 +1,14 @@
 // Words of the text fields that select an enum value or a switch, in the order of the enum. The field table
-// takes its choices from here and resolve() its values, so that every word stands once.
+// takes its choices from here and validate() its values, so that every word stands once.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "bench/case/case.h"
 #include "kernels/base/enum_names.h"
+#include "kernels/numerics/recipe.h"
+#include "kernels/numerics/routing_rule.h"
 #include "models/transformer/optimizer/optimizer.h"
 #include "models/transformer/parallel/parameters.h"
 #include "models/transformer/transformer.h"
@@ -43,5 +47,23 @@ inline constexpr EnumNames<bool, 2> kSwitchWords{{"off", "on"}};
 inline constexpr EnumNames<bool, 2> kSentInFp8Words{{"bf16", "fp8"}};  ///< --gather, --dispatch
 inline constexpr EnumNames<bool, 2> kHeadInRecipeWords{{"bf16", "recipe"}};
 inline constexpr EnumNames<bool, 2> kPerturbWords{{"none", "ulp"}};
+
+/// Names of the dtypes of the training state: the case's, or the recipe's for fields that the case leaves at
+/// their defaults. If the case sets one moment, it decides both. How gradients are summed is decided by the
+/// recipe only.
+struct KeptWords {
+  std::string m, v, master, weights, gradients;
+  std::string gradient_sum;  ///< "e4m3", or empty for FP32; only with e4m3 gradients
+
+  bool operator==(const KeptWords&) const = default;
+};
+KeptWords kept_words(const Case& c, const Recipe& recipe);
+
+/// Parsed --routing: the kind and the exponent of zipf. parse_routing() throws InvalidInput.
+struct RoutingChoice {
+  Routing routing = Routing::learned;
+  double exponent = 0;
+};
+RoutingChoice parse_routing(const std::string& text);
 
 }  // namespace precbench

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "bench/case/case_limits.h"
 #include "bench/case/case_words.h"
+#include "bench/case/plan.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "models/config/block.h"

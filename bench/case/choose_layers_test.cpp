@@ -2,7 +2,6 @@
 #include "bench/case/choose_layers.h"
 
 #include "bench/case/plan.h"
-#include "bench/case/supported.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
@@ -21,9 +20,9 @@ Case tensorwise(const char* keep, const char* change = "") {
   return c;
 }
 
-std::vector<std::string> layers_of(const Case& c) { return resolve(c).converted_layers(); }
+std::vector<std::string> layers_of(const Case& c) { return validate(c).converted_layers(); }
 
-std::string recipe_text(const Case& c) { return definition_record(define(c)).recipe->dump(); }
+std::string recipe_text(const Case& c) { return definition_record(validate(c)).recipe->dump(); }
 
 /// Writes a recipe file like tensorwise with additional keys and returns its path.
 std::string file(const TempDirectory& directory, const nlohmann::json& more) {
@@ -59,7 +58,7 @@ TEST_CASE("keep_bf16: size rules apply to the model's single matrices", "[layers
   c.recipe = "rowwise";  // q is too small as well: nothing is split
   CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
   c.keep_bf16 = "min_out:8193";  // gate and up are tested separately; together they have 16384 rows
-  CHECK(refusal_of([&] { resolve(c); }).ends_with("none would run in rowwise"));
+  CHECK(refusal_of([&] { validate(c); }).ends_with("none would run in rowwise"));
   c.keep_bf16 = "min_out:8192";
   CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
   c.keep_bf16 = "min_in:2049";
@@ -67,9 +66,9 @@ TEST_CASE("keep_bf16: size rules apply to the model's single matrices", "[layers
   c.recipe = "blockwise", c.keep_bf16 = "min_out:513";
   CHECK(layers_of(c) == Lines{"layers.0-15.{q,o,gate_up,down}"});
   c.recipe = "tensorwise_delayed";
-  CHECK(refusal_of([&] { resolve(c); }).ends_with("q, k and v cannot be selected separately"));
+  CHECK(refusal_of([&] { validate(c); }).ends_with("q, k and v cannot be selected separately"));
   c.recipe = "mxfp8", c.keep_bf16 = "torchao_auto";
-  CHECK(refusal_of([&] { resolve(c); }).starts_with("--keep-bf16: torchao_auto: "));
+  CHECK(refusal_of([&] { validate(c); }).starts_with("--keep-bf16: torchao_auto: "));
   c.recipe = "bf16";
   CHECK(layers_of(c) == Lines{});
 }
@@ -83,19 +82,19 @@ TEST_CASE("keep_bf16: q and k and v may be chosen separately", "[layers]") {
       recipe_text(tensorwise("k,v,last:1"))
           .ends_with(R"("blocks":"0-2","linears":{"q":"0-2","k":"none","v":"none","o":"0-2","gate_up":"0-2",)"
                      R"("down":"0-2"},"head":false})"));
-  const auto id = [](const char* keep) { return resolve(tensorwise(keep)).id; };
+  const auto id = [](const char* keep) { return validate(tensorwise(keep)).id; };
   CHECK(id("qkv_apart") != id(""));
   CHECK(id("q") != id("k"));
   // If none of the three is converted, they are not split.
   CHECK(id("q,k,v") == id("qkv"));
   CHECK(id("qkv,k") == id("qkv"));
-  Record record = start_record(resolve(tensorwise("k,first:1")));
+  Record record = start_record(validate(tensorwise("k,first:1")));
   record.status = Status::crashed;
   CHECK(Schema::record().violations(record) == Lines{});
   Case delayed = tensorwise("k");
   delayed.recipe = "tensorwise_delayed";
   CHECK(
-      refusal_of([&] { resolve(delayed); }) ==
+      refusal_of([&] { validate(delayed); }) ==
       "--keep-bf16: tensorwise_delayed has one delayed scale for qkv; q, k and v cannot be selected separately");
 }
 
@@ -111,13 +110,13 @@ TEST_CASE("definition_record: lists linears and schedule only if they were chose
   const std::string change = recipe_text(tensorwise("", "bf16@0.82"));
   CHECK(contains(change, R"("head":false,"schedule":[{"from":82,"name":"bf16",)"));
   CHECK(change.ends_with(R"("blocks":"none","head":false}]})"));
-  Record record = start_record(resolve(tensorwise("first_linear", "bf16@50")));
+  Record record = start_record(validate(tensorwise("first_linear", "bf16@50")));
   record.status = Status::crashed;
   CHECK(Schema::record().violations(record) == Lines{});
 }
 
 TEST_CASE("case_id: other layers or another schedule give another id", "[layers]") {
-  const auto id = [](const char* keep, const char* change) { return resolve(tensorwise(keep, change)).id; };
+  const auto id = [](const char* keep, const char* change) { return validate(tensorwise(keep, change)).id; };
   const std::string plain = id("", "");
   CHECK(id("none", "none") == plain);
   CHECK(id("o", "") != plain);
@@ -131,7 +130,7 @@ TEST_CASE("case_id: other layers or another schedule give another id", "[layers]
   bf16.recipe = "bf16";
   Case alone = bf16;
   alone.keep_bf16 = alone.switch_recipe = "";
-  CHECK(resolve(bf16).id == resolve(alone).id);
+  CHECK(validate(bf16).id == validate(alone).id);
 }
 
 TEST_CASE("convert: a recipe file sets layers and schedule and the case overrides them", "[layers]") {
@@ -151,7 +150,7 @@ TEST_CASE("convert: a recipe file sets layers and schedule and the case override
   c.keep_bf16 = "";
   c.recipe = file(directory, {{"layers", {{"keep_bf16", {"first:4"}}}}});
   CHECK(refusal_of([&] {
-          resolve(c);
+          validate(c);
         }).starts_with("own: layers: it keeps all linear layers of the 4 blocks of tiny"));
 }
 
@@ -159,7 +158,7 @@ TEST_CASE("resolve: an impossible schedule is refused", "[layers]") {
   const auto refused = [](const char* change, std::int64_t steps = 100) {
     Case c = tensorwise("", change);
     c.steps = steps;
-    return refusal_of([&] { resolve(c); });
+    return refusal_of([&] { validate(c); });
   };
   CHECK(refused("bf16@50") == "");
   CHECK(refused("bf16@50", 0) == "--switch-recipe: needs a number of steps: add --steps N");
@@ -180,20 +179,20 @@ TEST_CASE("unsupported_reason: a layer's shape matters if any recipe of the run 
   Case c = tensorwise("", "mxfp8@50");
   c.batch = 1;
   c.seq = 48;  // not a multiple of mxfp8's 32
-  CHECK(unsupported_reason(resolve(c)) == "qkv: M=48 is not a multiple of 32 (wgrad.a 1x32)");
+  CHECK(unsupported_reason(validate(c)) == "qkv: M=48 is not a multiple of 32 (wgrad.a 1x32)");
   c.switch_recipe = "rowwise@50";
-  CHECK(!unsupported_reason(resolve(c)));
-  CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: step times include both recipes"});
+  CHECK(!unsupported_reason(validate(c)));
+  CHECK(validate(c).warnings() == Lines{"rowwise from step 50 on: step times include both recipes"});
 }
 
 TEST_CASE("warnings: stochastic rounding in fprop is accepted with a warning", "[layers]") {
   Case c;
   c.recipe = "nvfp4_sr_fwd";
   c.switch_recipe = "none";
-  CHECK(resolve(c).warnings() ==
+  CHECK(validate(c).warnings() ==
         Lines{"nvfp4_sr_fwd: fprop rounds stochastically, whose noise biases the gradient"});
   c.recipe = "nvfp4";
-  CHECK(resolve(c).warnings().empty());
+  CHECK(validate(c).warnings().empty());
 }
 
 TEST_CASE("resolve: blocks are gathered in FP8 if all their layers are converted", "[layers]") {
@@ -201,13 +200,13 @@ TEST_CASE("resolve: blocks are gathered in FP8 if all their layers are converted
   c.gpus = 2;
   c.parallel = "fsdp";
   c.gather = "fp8";
-  CHECK(resolve(c).parameters.gather_fp8 == std::vector<bool>{false, true, true, true});
-  CHECK(!unsupported_reason(resolve(c)));
+  CHECK(validate(c).parameters.gather_fp8 == std::vector<bool>{false, true, true, true});
+  CHECK(!unsupported_reason(validate(c)));
   c.keep_bf16 = "o";
-  CHECK(unsupported_reason(resolve(c)) == "FP8 gather: no block has all of its linear layers in the recipe");
+  CHECK(unsupported_reason(validate(c)) == "FP8 gather: no block has all of its linear layers in the recipe");
   c.keep_bf16 = "";
   c.switch_recipe = "bf16@50";
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "FP8 gather: the recipe changes during the run, and the weight format with it");
 }
 
@@ -217,10 +216,10 @@ TEST_CASE("keep_bf16: single blocks and single layers stay in BF16 by index", "[
                                                                "layers.3-3.{qkv,o,gate_up}"});
   CHECK(recipe_text(tensorwise("block:0")) == recipe_text(tensorwise("first:1")));
   CHECK(recipe_text(tensorwise("block:0")) != recipe_text(tensorwise("block:1")));
-  CHECK(refusal_of([] { resolve(tensorwise("block:4")); }) ==
+  CHECK(refusal_of([] { validate(tensorwise("block:4")); }) ==
         "--keep-bf16: block:4: tiny has 4 blocks, counted from 0");
   const TempDirectory directory;
   Case c = tensorwise("");
   c.recipe = file(directory, {{"layers", {{"keep_bf16", {"block:9.o"}}}}});
-  CHECK(refusal_of([&] { resolve(c); }) == "own: layers: block:9: tiny has 4 blocks, counted from 0");
+  CHECK(refusal_of([&] { validate(c); }) == "own: layers: block:9: tiny has 4 blocks, counted from 0");
 }

@@ -7,15 +7,13 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string_view>
 #include <utility>
 
-#include "bench/case/case_limits.h"
 #include "bench/case/case_words.h"
 #include "bench/case/choose_layers.h"
 #include "bench/case/fingerprint.h"
-#include "bench/case/resolve_model.h"
+#include "bench/case/rules.h"
 #include "kernels/base/errors.h"
 #include "models/data/documents.h"
 #include "models/data/files.h"
@@ -145,53 +143,41 @@ DefinitionPart part_of(Json json) { return std::make_shared<const Json>(std::mov
 
 }  // namespace
 
-Definition define(const Case& c, Refusals refusals) {
-  for (const Field& field : case_fields()) check_word(field, get_text(c, field));  // also those from JSON
-  return define_model(c, model_of(c.model), refusals);
-}
-
-Definition define_model(const Case& c, const ModelConfig& model, Refusals refusals) {
-  Definition definition;
+void define(Plan& plan, const ModelConfig* model, Refusals refusals) {
+  const Case& c = plan.fields;
+  if (!model)
+    for (const Field& field : case_fields()) check_word(field, get_text(c, field));  // also those from JSON
+  plan.model = model ? *model : model_of(c.model);
   try {
-    definition.model = cut_to(model, c.layers);
+    plan.model = cut_to(plan.model, c.layers);
   } catch (const InvalidInput& error) {
     throw InvalidInput(c.layers > 0 ? fmt::format("--layers: {}", error.what()) : error.what());
   }
-  definition.recipe = recipe_of(c.recipe);
-  check_size(c);
-  const auto try_recipe = [&](const auto& check) {
-    try {
-      check();
-    } catch (const InvalidInput& error) {
-      if (refusals == Refusals::thrown) throw;
-      if (!definition.refusal) definition.refusal = error.what();
-    }
-  };
-  try_recipe([&] { choose_layers(c, definition); });
-  if (definition.refusal) leave_in_bf16(definition);
+  plan.recipe = recipe_of(c.recipe);
+  if (const auto why = broken_rule(Verdict::invalid, plan)) throw InvalidInput(*why);
+  try {
+    choose_layers(c, plan);
+  } catch (const InvalidInput& error) {
+    plan.refusal = error.what();
+    leave_in_bf16(plan);
+  }
   if (kSwitchWords.find(c.flow).value()) {
-    definition.recipe.flow = true;
-    for (LaterLayers& later : definition.later) later.recipe.flow = later.recipe.quantized();
+    plan.recipe.flow = true;
+    for (LaterLayers& later : plan.later) later.recipe.flow = later.recipe.quantized();
   }
   if (c.lora_rank > 0) {
-    definition.recipe = recipe_of_frozen(std::move(definition.recipe));
-    for (LaterLayers& later : definition.later) later.recipe = recipe_of_frozen(std::move(later.recipe));
+    plan.recipe = recipe_of_frozen(std::move(plan.recipe));
+    for (LaterLayers& later : plan.later) later.recipe = recipe_of_frozen(std::move(later.recipe));
   }
-  check_combinations(c);
-  check_experts(c, definition.model);
-  try_recipe([&] { check_optimizer(c, definition.recipe); });
-  definition.data = data_of(c);
-  definition.init = init_of(c);
-  if (definition.init.stress) check_stress(*definition.init.stress, definition.model);
-  definition.fidelity_stresses = parse_fidelity_stress(c.fidelity_stress);
-  for (const Stress& stress : definition.fidelity_stresses)
-    check_stress(stress, definition.model, "--fidelity-stress");
-  definition.sensitivity = parse_sensitivity(c.sensitivity);
-  definition.readings = readings_of(c, definition.model);
-  if (const auto content = content_of(c.eval_data, c.glob)) definition.held_out = content->fingerprint;
-  return definition;
+  if (!plan.refusal) plan.refusal = broken_rule(Verdict::refused, plan);
+  if (plan.refusal && refusals == Refusals::thrown) throw InvalidInput(*plan.refusal);
+  plan.data = data_of(c);
+  plan.init = init_of(c);
+  plan.fidelity_stresses = parse_fidelity_stress(c.fidelity_stress);
+  plan.sensitivity = parse_sensitivity(c.sensitivity);
+  plan.readings = readings_of(c, plan.model);
+  if (const auto content = content_of(c.eval_data, c.glob)) plan.held_out = content->fingerprint;
 }
-
 DefinitionRecord definition_record(const Definition& definition) {
   Json model = {{"name", definition.model.name}};
   model.update(Json(model_to_json(definition.model)));
@@ -208,19 +194,15 @@ DefinitionRecord definition_record(const Definition& definition) {
 }
 
 std::string case_id(const Case& c, const Definition& definition) {
-  static const Case defaults;
-  static const std::set<std::string_view> covered = {
-      "model",   "layers", "recipe",    "keep_bf16",       "switch_recipe",
-      "flow",    "data",   "glob",      "init_from",       "fork_from",
-      "perturb", "stress", "eval_data", "fidelity_stress", "eval_recipes"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));
   for (const Field& field : case_fields()) {
-    if (!changes_work(field.name) || covered.contains(field.name)) continue;
-    const std::string value = get_text(c, field);
-    if (field.identity == Identity::always || value != get_text(defaults, field))
-      add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
+    const bool defined =
+        field.identity == Identity::defined || field.identity == Identity::defined_when_used;
+    if (defined || !changes_work(field.name)) continue;
+    if (field.identity == Identity::always || is_set(c, field.member))
+      add_to_fingerprint(state, fmt::format("{}={}\n", field.name, get_text(c, field)));
   }
   if (!c.eval_data.empty())
     add_to_fingerprint(

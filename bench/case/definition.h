@@ -82,12 +82,13 @@ struct Definition : ConvertedLayers {
 /// beside the cases that can run.
 enum class Refusals : std::uint8_t { thrown, kept };
 
-/// Looks everything up: reads files of models and recipes, samples data and checkpoints for their
-/// fingerprints. Each is read once per process, since many cases share it and ids must not change midway.
-/// Throws InvalidInput for what can never run: a value that check_value rejects, an unknown model or recipe,
-/// a step of absurd size, a cosine schedule without a number of steps. Shapes that a recipe does not support
-/// pass and become rows "unsupported". Data and checkpoints are opened later (case_files.h).
-Definition define(const Case& c, Refusals refusals = Refusals::thrown);
+struct Plan;
+
+/// Fills in the definition of a plan whose fields are known: looks names up, reads files of models and recipes, samples data
+/// and checkpoints for their fingerprints. Each is read once per process, since many cases share it and ids must not change
+/// midway. `model`: in place of the one that the case names; null: that one. Throws InvalidInput for an unknown model or
+/// recipe, and for what breaks a rule of input (rules.h). Data and checkpoints are opened later (case_files.h).
+void define(Plan& plan, const ModelConfig* model, Refusals refusals);
 
 /// Returns the first step with a delayed-scaling recipe, which has no amax history yet; -1 if there is none.
 std::int64_t first_delayed_step(const Definition& definition);

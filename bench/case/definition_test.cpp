@@ -7,7 +7,6 @@
 
 #include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
-#include "bench/case/supported.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
@@ -18,12 +17,12 @@ using precbench::testing::case_with;
 
 namespace {
 
-std::string id_of(const Case& c) { return resolve(c).id; }
+std::string id_of(const Case& c) { return validate(c).id; }
 
 /// Returns the id that the case would have if its names stood for something else.
 template <class Change>
 std::string id_after(const Case& c, Change&& change) {
-  Definition definition = define(c);
+  Definition definition = validate(c);
   change(definition);
   return case_id(c, definition);
 }
@@ -43,7 +42,7 @@ TEST_CASE("define: the fingerprint of a checkpoint does not follow what lies in 
   directory.write("trunk/weights.safetensors", "weights");
   directory.write("elsewhere/large.safetensors", "others");
   const auto fingerprint = [&](const std::string& trunk) {
-    return define(case_with("fork_from", directory / trunk)).init.fingerprint;
+    return validate(case_with("fork_from", directory / trunk)).init.fingerprint;
   };
   std::filesystem::copy(directory / "trunk", directory / "copy");
   std::filesystem::create_directory_symlink(directory / "elsewhere", directory / "copy/link");
@@ -124,25 +123,25 @@ TEST_CASE("case_to_json: MoE fields are absent from dense rows and refused for d
     CHECK(case_from_json(case_to_json(other)) == other);
     other.model = "tiny";
     if (name != "layers")
-      CHECK(refusal_of([&] { resolve(other); }) == flag_of(field) + ": tiny has no experts");
+      CHECK(refusal_of([&] { validate(other); }) == flag_of(field) + ": tiny has no experts");
   }
   Case nothing = c;
   nothing.capacity = 0;
-  CHECK(refusal_of([&] { resolve(nothing); }) == "--capacity: must be above 0, or auto, not 0");
+  CHECK(refusal_of([&] { validate(nothing); }) == "--capacity: must be above 0, or auto, not 0");
   const auto routing = [&](const char* word) {
-    return refusal_of([&] { resolve(case_with("routing", word)); });
+    return refusal_of([&] { validate(case_with("routing", word)); });
   };
   for (const char* word : {"", "zipf", "zipf:", "zipf:x", "zipf:-1", "zipf:17", "balanced:1", "some"})
     CHECK(contains(routing(word), "is not learned, balanced, zipf:A with A from 0 to 16, or one"));
   Case cut = case_with("model", "qwen3-30b-a3b");
   cut.layers = 6;
-  const Plan plan = resolve(cut);
+  const Plan plan = validate(cut);
   CHECK(plan.model.layers == 6);
   const auto model = definition_record(plan).model;
   CHECK(model->at("cuts") == "6 of 48 layers");
   CHECK(model->at("name") == "qwen3-30b-a3b-6-layers");
   cut.layers = 49;
-  CHECK(refusal_of([&] { resolve(cut); }) == "--layers: qwen3-30b-a3b has 48 layers, not 49");
+  CHECK(refusal_of([&] { validate(cut); }) == "--layers: qwen3-30b-a3b has 48 layers, not 49");
 }
 
 TEST_CASE("unsupported_reason: recipes and options that MoE models lack give the reason",
@@ -153,7 +152,7 @@ TEST_CASE("unsupported_reason: recipes and options that MoE models lack give the
     set_text(c, *find_field(name), text);
     if (std::string(name) == "gather") c.parallel = "fsdp", c.gpus = 2;
     if (std::string(recipe).starts_with("nvfp4")) c.steps = 100;
-    return unsupported_reason(resolve(c)).value_or("");
+    return unsupported_reason(validate(c)).value_or("");
   };
   for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8"}) {
     INFO(recipe);
@@ -173,7 +172,7 @@ TEST_CASE("unsupported_reason: blockwise takes widths that end within a block", 
     c.model = model;
     c.flow = flow ? "on" : "off";
     c.batch = 1;
-    return unsupported_reason(resolve(c)).value_or("");
+    return unsupported_reason(validate(c)).value_or("");
   };
   for (const char* model : {"smollm2-135m", "smollm2-360m", "gpt-oss-20b", "deepseek-v2-lite", "deepseek-v3"})
     for (const char* recipe : {"blockwise", "blockwise_pow2"}) {
@@ -236,7 +235,7 @@ TEST_CASE("case_id: a model or recipe file counts by its content and not its lay
 
 TEST_CASE("case_id: data counts by kind and content and not by path", "[definition]") {
   const TempDirectory a, b;
-  const auto data_of = [](const std::string& path) { return define(case_with("data", path)).data; };
+  const auto data_of = [](const std::string& path) { return validate(case_with("data", path)).data; };
   const DataDefinition text = data_of(a.write("one.txt", "some text"));
   CHECK(text.kind == "text");
   CHECK(text.fingerprint.has_value());
@@ -258,7 +257,7 @@ TEST_CASE("case_id: held-out text and its length count but not the interval", "[
   Case c = case_with("eval_data", directory.write("held.txt", "some text"));
   const std::string id = id_of(c);
   CHECK(id != id_of(Case{}));
-  CHECK(define(c).held_out.has_value());
+  CHECK(validate(c).held_out.has_value());
   CHECK(id_of(case_with("eval_data", directory.write("copy.txt", "some text"))) == id);
   CHECK(id_of(case_with("eval_data", directory.write("other.txt", "other text"))) != id);
   c.eval_every = 10;
@@ -283,8 +282,8 @@ TEST_CASE("case_id: recipes to read the weights in count once each, by content, 
   CHECK(two == id_with("rowwise,bf16,mxfp8,rowwise"));
   // Without its history, delayed scaling is that of the tensor itself; the recipes differ in name alone.
   c.eval_recipes = "tensorwise_delayed";
-  REQUIRE(define(c).readings.size() == 1);
-  CHECK_FALSE(define(c).readings[0].recipe.delayed());
+  REQUIRE(validate(c).readings.size() == 1);
+  CHECK_FALSE(validate(c).readings[0].recipe.delayed());
   CHECK(refusal_of([&] { id_with("rowwis"); }).starts_with("--eval-recipes: "));
   c = Case{};
   CHECK(refusal_of([&] { id_with("rowwise"); }) ==
@@ -294,7 +293,7 @@ TEST_CASE("case_id: recipes to read the weights in count once each, by content, 
 TEST_CASE("definition_record: contains the whole model and recipe", "[definition]") {
   Case c = case_with("recipe", "mxfp8_floor");
   c.keep_bf16 = "first:1,last:1";
-  Record record = start_record(resolve(c));
+  Record record = start_record(validate(c));
   record.status = Status::crashed;
   record.error = "signal 11";
   CHECK(Schema::record().violations(record) == std::vector<std::string>{});
@@ -314,7 +313,7 @@ TEST_CASE("definition_record: contains every key of each recipe", "[definition]"
     INFO(recipe.name);
     Case c = case_with("recipe", recipe.name);
     c.steps = 100;  // for schedules
-    const nlohmann::ordered_json written = *definition_record(resolve(c)).recipe,
+    const nlohmann::ordered_json written = *definition_record(validate(c)).recipe,
                                  row = recipe_to_json(recipe);
     for (const auto& [key, value] : row.items())
       if (key != "layers" && key != "schedule") CHECK(written.value(key, nlohmann::ordered_json()) == value);
@@ -328,7 +327,7 @@ TEST_CASE("resolve: every preset and recipe resolves to a plan of its case with 
     for (const Recipe& recipe : builtin_recipes()) {
       Case c = case_with("model", model.name);
       c.recipe = recipe.name;
-      const Plan plan = resolve(c);
+      const Plan plan = validate(c);
       CHECK((plan.model == model && plan.recipe == recipe && plan.fields == c));
       CHECK(ids.insert(plan.id).second);
       CHECK(Schema::record().violations(start_record(plan)) == std::vector<std::string>{});

@@ -1,10 +1,9 @@
 // Rules of layouts that are only predicted: each names the flag, the rule and the nearest value that works.
-#include "bench/case/layout_support.h"
 
 #include <functional>
 #include <string>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
@@ -30,7 +29,7 @@ Case layout_case() {
 std::string reason_with(const std::function<void(Case&)>& change) {
   Case c = layout_case();
   change(c);
-  return layout_unsupported_reason(resolve(c, Refusals::kept)).value_or("");
+  return layout_unsupported_reason(validate(c, Refusals::kept)).value_or("");
 }
 
 }  // namespace
@@ -120,7 +119,7 @@ TEST_CASE("resolve: a pipeline's tokens per step are refused by the flag that wa
     Case c = layout_case();
     c.seq = 131'072, c.batch = 1024;
     c.micro_batches = micro_batches, c.accumulation = accumulation;
-    return refusal_of([&] { resolve(c); });
+    return refusal_of([&] { validate(c); });
   };
   CHECK_THAT(refusal(16, 1), Catch::Matchers::StartsWith("--batch, --seq, --micro-batches, --gpus: "));
   CHECK_THAT(refusal(0, 16), Catch::Matchers::StartsWith("--batch, --seq, --accumulation, --gpus: "));
@@ -152,7 +151,7 @@ TEST_CASE("layouts are predicted only: no plan with one can run, and ids without
   Case plain = layout_case();
   plain.tensor = plain.pipeline = 1;
   plain.micro_batches = 0;
-  const Plan plan = resolve(plain), layout = resolve(layout_case());
+  const Plan plan = validate(plain), layout = validate(layout_case());
   CHECK_FALSE(is_predicted_only(plain));
   CHECK_FALSE(unsupported_reason(plan));
   CHECK(unsupported_reason(layout) ==
@@ -195,7 +194,7 @@ TEST_CASE("a sharded optimizer needs replicas, and like overlapped traffic it is
     c.micro_batches = 0;
     set_text(c, *find_field(flag), flag == std::string("overlap") ? "context" : "on");
     CHECK(is_predicted_only(c));
-    const std::string why = unsupported_reason(resolve(c)).value_or("");
+    const std::string why = unsupported_reason(validate(c)).value_or("");
     CHECK(contains(why, "predicted only, a run does not support it; use sweep --dry-run --on MACHINE"));
   }
 }

@@ -1,5 +1,4 @@
 // Cases with adapters: what the flags mean, what is refused, and that other cases do not notice.
-#include "bench/case/lora_support.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +6,7 @@
 #include <tuple>
 
 #include "bench/case/case_testing.h"
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
@@ -25,38 +24,38 @@ Case lora_case(const char* recipe = "mxfp8") {
   return c;
 }
 
-std::string lora_reason(const Case& c) { return unsupported_reason(resolve(c)).value_or(""); }
+std::string lora_reason(const Case& c) { return unsupported_reason(validate(c)).value_or(""); }
 
 }  // namespace
 
 TEST_CASE("resolve: adapters have a rank and an alpha, and the recipe no wgrad", "[lora]") {
   Case c = lora_case();
   CHECK(lora_reason(c) == "");
-  Plan plan = resolve(c);
+  Plan plan = validate(c);
   CHECK((plan.parameters.lora.rank == 8 && plan.parameters.lora.alpha == 16));
   CHECK(plan.recipe.fprop.b.quantized());
   CHECK(!plan.recipe.wgrad.a.quantized());
   CHECK(definition_record(plan).recipe->at("wgrad").dump().find("e4m3") == std::string::npos);
   CHECK(plan.parameters.frozen_formats.size() == static_cast<std::size_t>(plan.model.layers));
   c.lora_alpha = 4;
-  CHECK(resolve(c).parameters.lora.scale() == 0.5);
-  CHECK(resolve(c).id != plan.id);
+  CHECK(validate(c).parameters.lora.scale() == 0.5);
+  CHECK(validate(c).id != plan.id);
   c.switch_recipe = "bf16@2";
-  CHECK(resolve(c).parameters.frozen_formats.empty());
+  CHECK(validate(c).parameters.frozen_formats.empty());
   const nlohmann::ordered_json json = case_to_json(lora_case());
   CHECK(json.at("lora_rank") == 8);
   CHECK(!json.contains("lora_alpha"));
   CHECK(!case_to_json(Case{}).contains("lora_rank"));
-  CHECK(!resolve(Case{}).parameters.lora);
+  CHECK(!validate(Case{}).parameters.lora);
 }
 
 TEST_CASE("lora_unsupported_reason: names the flag that is not supported", "[lora]") {
-  CHECK_THROWS_WITH(resolve(case_with("lora_alpha", "4")),
+  CHECK_THROWS_WITH(validate(case_with("lora_alpha", "4")),
                     "--lora-alpha: scales the output of adapters; add --lora RANK");
   Case flow = lora_case("blockwise_pow2");
   flow.flow = "on";
   CHECK_THROWS_WITH(
-      resolve(flow),
+      validate(flow),
       "--flow on: chooses the operands of wgrad, which frozen weights (--lora-rank) do not have");
   for (const auto& [field, text, reason] :
        {std::tuple{"gather", "fp8",

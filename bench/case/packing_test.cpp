@@ -4,7 +4,7 @@
 #include <string>
 
 #include "bench/case/case_testing.h"
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
@@ -22,7 +22,7 @@ Case packing_case(const std::string& path) {
   return c;
 }
 
-std::string packing_reason(const Case& c) { return unsupported_reason(resolve(c)).value_or(""); }
+std::string packing_reason(const Case& c) { return unsupported_reason(validate(c)).value_or(""); }
 
 }  // namespace
 
@@ -30,7 +30,7 @@ TEST_CASE("packing: needs documents, and names what a GPU does not support", "[p
   const TempDirectory directory;
   const std::string path = directory.write("chat.jsonl", "{\"prompt\": [1, 2], \"answer\": [3]}\n");
   CHECK_THROWS_WITH(
-      resolve(packing_case("synthetic")),
+      validate(packing_case("synthetic")),
       "--packing on: packs documents of prompt and answer (.jsonl), which --data synthetic is not");
   Case c = packing_case(path);
   CHECK(packing_reason(c) == "");
@@ -38,7 +38,7 @@ TEST_CASE("packing: needs documents, and names what a GPU does not support", "[p
   CHECK(!case_to_json(Case{}).contains("packing"));
   Case off = c;
   off.packing = "off";
-  CHECK(resolve(off).id != resolve(c).id);
+  CHECK(validate(off).id != validate(c).id);
   Case tempered = c;
   tempered.model =
       directory.write("tempered.json", R"({"layers": 1, "width": 64, "ffn": 128, "heads": 2, "vocab": 128,

@@ -1,12 +1,12 @@
 // Reasons why ranks, lengths and formats do not fit each other. parallel_pairs_test.cpp walks all pairs of
 // axes.
-#include "bench/case/parallel_support.h"
 
 #include <fmt/format.h>
 
 #include <string>
 #include <utility>
 
+#include "bench/case/plan.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 
@@ -14,7 +14,7 @@ using namespace precbench;
 
 namespace {
 
-std::string reason_of(const Case& c) { return parallel_unsupported_reason(resolve(c)).value_or(""); }
+std::string reason_of(const Case& c) { return parallel_unsupported_reason(validate(c)).value_or(""); }
 
 Case context_case(std::int64_t gpus, std::int64_t context) {
   Case c;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "bench/case/case.h"
-#include "bench/case/case_limits.h"
 #include "bench/case/case_words.h"
 #include "bench/case/definition.h"
 #include "kernels/numerics/recipe.h"
@@ -75,12 +74,46 @@ struct Plan : Definition {
   std::optional<std::string> position_warning() const;
 };
 
-/// Resolves a case; the only place that does. Everything downstream uses the plan. Throws InvalidInput like
-/// define().
-Plan resolve(const Case& c, Refusals refusals = Refusals::thrown);
-/// Resolves the cases of a grid. A recipe that conflicts with its case gives a plan with a `refusal`, unless
+/// Judges a case by the rules of its fields (rules.h) and resolves it into a plan; the only place that does either.
+/// Everything downstream asks the plan. Throws InvalidInput, which names the flag, for what can never run: a value that is
+/// not one of the field, an unknown model or recipe, fields that exclude each other. Ranks, shapes and formats that are not
+/// supported together pass, and become rows "unsupported" (unsupported_reason).
+Plan validate(const Case& c, Refusals refusals = Refusals::thrown);
+/// Likewise with this shape instead of that of the model it names: a tensor rank's share, a published shape. A cut to some
+/// layers applies to it.
+Plan validate(const Case& c, const ModelConfig& model);
+/// Judges the cases of a grid. A recipe that conflicts with its case gives a plan with a `refusal`, unless
 /// no other case is left: then the first refusal is thrown as InvalidInput.
-std::vector<Plan> resolve(const std::vector<Case>& cases);
+std::vector<Plan> validate(const std::vector<Case>& cases);
+
+/// Returns why a plan cannot run, which becomes the reason of a row "unsupported"; null if it can.
+std::optional<std::string> unsupported_reason(const Plan& plan);
+/// Returns the first linear layer among these whose shape the recipe does not support, with the reason; null
+/// if none.
+std::optional<std::string> layers_unsupported_reason(const Plan& plan, const ConvertedLayers& layers);
+/// Returns why the weights cannot be read in another recipe (--eval-recipes); null if they can.
+std::optional<std::string> reading_unsupported_reason(const Plan& plan, const ConvertedLayers& reading);
+/// Returns why gradients cannot be compared with BF16's (--fidelity-batches); null if they can.
+std::optional<std::string> fidelity_unsupported_reason(const Plan& plan);
+
+/// Returns true if a case has a flag of a layout that is only predicted.
+bool is_predicted_only(const Case& c);
+/// Returns the rule that such a layout breaks, with the nearest value that works where there is one; null if it can be
+/// predicted. The rules of one rank's share are unsupported_reason()'s.
+std::optional<std::string> layout_unsupported_reason(const Plan& plan);
+/// Largest number of forward passes of all stages of a pipeline schedule, which are simulated one by one.
+inline constexpr std::int64_t kMostPipelinePasses = std::int64_t{1} << 20;
+/// Returns true if several ranks hold the same optimizer state, which --shard-optimizer can divide: replicas of ddp and hsdp,
+/// and ranks with the same experts.
+bool has_optimizer_replicas(const Case& c, const ModelConfig& model);
+
+/// Returns "--glob: why" if a field is set that has no effect on any of `cases`, such as --glob without a
+/// folder of text; else null. A value that affects some cases only is fine. `flags`: fields set on the
+/// command line. `file`: fields set in the sweep or study file, which are ignored if a flag has made them
+/// useless.
+std::optional<std::string> unused_option(const std::vector<Plan>& cases, const Axes& flags, const Axes& file);
+/// Throws InvalidInput if there is an unused option, or a case that is only predicted although cases are `to_run`.
+void refuse_unfit(const std::vector<Plan>& cases, const Axes& flags, const Axes& file, bool to_run);
 
 /// Returns the record of a case that has not run yet: id, case, definition and the current time.
 Record start_record(const Plan& plan);

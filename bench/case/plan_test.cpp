@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/case/supported.h"
 #include "bench/measure/session.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
@@ -38,8 +37,8 @@ Case case_of(const TempDirectory& folder, const nlohmann::json& config, std::int
 TEST_CASE("unsupported_reason: a sequence beyond the sliding window is computed with it", "[plan]") {
   const TempDirectory folder;
   const Case longer = case_of(folder, config_json("mistral", {{"sliding_window", 64}}), 128);
-  CHECK(!unsupported_reason(resolve(longer)));
-  CHECK(run_case(resolve(longer)).status == Status::ok);
+  CHECK(!unsupported_reason(validate(longer)));
+  CHECK(run_case(validate(longer)).status == Status::ok);
 }
 
 TEST_CASE("unsupported_reason: attention for which the cuda device has no kernel is known without a GPU",
@@ -48,12 +47,12 @@ TEST_CASE("unsupported_reason: attention for which the cuda device has no kernel
   Case c = case_of(folder, config_json("mistral", {{"sliding_window", 64}, {"head_dim", 64}}), 128);
   c.gpus = 2;
   c.context = 2;
-  CHECK(!unsupported_reason(resolve(c)));  // the CPU device has it
+  CHECK(!unsupported_reason(validate(c)));  // the CPU device has it
   c.device = "cuda";
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "--context: the cuda device has no kernel for a window (64 tokens) in shared sequences");
   c.seq = 64;
-  CHECK(!unsupported_reason(resolve(c)));  // every token sees all before it
+  CHECK(!unsupported_reason(validate(c)));  // every token sees all before it
 }
 
 TEST_CASE("unsupported_reason: soft-capped scores on the cuda device have limits that are named", "[plan]") {
@@ -67,9 +66,9 @@ TEST_CASE("unsupported_reason: soft-capped scores on the cuda device have limits
                    64);
   };
   const auto on_gpu = [](Case c) {
-    CHECK(!unsupported_reason(resolve(c)));  // the CPU device has no limits
+    CHECK(!unsupported_reason(validate(c)));  // the CPU device has no limits
     c.device = "cuda";
-    return unsupported_reason(resolve(c)).value_or("");
+    return unsupported_reason(validate(c)).value_or("");
   };
   CHECK(on_gpu(gemma(256, 50)) == "");
   CHECK(on_gpu(gemma(264, 50)) ==
@@ -85,7 +84,7 @@ TEST_CASE("unsupported_reason: soft-capped scores on the cuda device have limits
   Case library = gemma(128, 50);
   library.device = "cuda";
   library.attention = "cudnn";
-  CHECK(unsupported_reason(resolve(library)) ==
+  CHECK(unsupported_reason(validate(library)) ==
         "--attention cudnn: cuDNN does not soft-cap the scores of attention (at 50); use auto or own");
 }
 
@@ -94,15 +93,15 @@ TEST_CASE("unsupported_reason: learned positions end, and the cuda device needs 
   const TempDirectory folder;
   const nlohmann::json gpt2 = {{"model_type", "gpt2"}, {"n_layer", 2},      {"n_embd", 64},
                                {"n_head", 4},          {"n_positions", 64}, {"vocab_size", 100}};
-  CHECK(!unsupported_reason(resolve(case_of(folder, gpt2, 64))));
-  CHECK(unsupported_reason(resolve(case_of(folder, gpt2, 65))) ==
+  CHECK(!unsupported_reason(validate(case_of(folder, gpt2, 64))));
+  CHECK(unsupported_reason(validate(case_of(folder, gpt2, 65))) ==
         "seq: 65 is beyond the 64 positions that the model has learned");
   const nlohmann::json phi = {{"model_type", "phi"},      {"num_hidden_layers", 2},   {"hidden_size", 64},
                               {"intermediate_size", 128}, {"num_attention_heads", 4}, {"vocab_size", 100}};
   Case c = case_of(folder, phi, 64);
-  CHECK(!unsupported_reason(resolve(c)));
+  CHECK(!unsupported_reason(validate(c)));
   c.device = "cuda";
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "vocab: 100 is not a multiple of 8, which its bias needs on the cuda device");
 }
 
@@ -113,8 +112,8 @@ TEST_CASE("unsupported_reason: a sequence beyond the original context whose atte
                                                                 {"factor", 4.0},
                                                                 {"original_max_position_embeddings", 64},
                                                                 {"llama_4_scaling_beta", 0.1}}}});
-  CHECK(!unsupported_reason(resolve(case_of(folder, ministral, 64))));
-  CHECK(unsupported_reason(resolve(case_of(folder, ministral, 128))) ==
+  CHECK(!unsupported_reason(validate(case_of(folder, ministral, 64))));
+  CHECK(unsupported_reason(validate(case_of(folder, ministral, 128))) ==
         "seq: 128 is beyond the model's original context of 64 positions, where its attention changes "
         "(rope_scaling), which is not supported");
 }
@@ -129,44 +128,44 @@ TEST_CASE("unsupported_reason: Llama 4 beyond its chunks, and where its temperat
                                        {"floor_scale", floor},
                                        {"no_rope_layers", {1, 0}}});
   };
-  CHECK(!unsupported_reason(resolve(case_of(folder, scout(64, 64), 64))));
-  CHECK(unsupported_reason(resolve(case_of(folder, scout(64, 128), 128))) ==
+  CHECK(!unsupported_reason(validate(case_of(folder, scout(64, 64), 64))));
+  CHECK(unsupported_reason(validate(case_of(folder, scout(64, 128), 128))) ==
         "seq: 128 is beyond the model's chunks of 64 positions; chunked attention is not supported");
-  CHECK(unsupported_reason(resolve(case_of(folder, scout(128, 64), 128))) ==
+  CHECK(unsupported_reason(validate(case_of(folder, scout(128, 64), 128))) ==
         "seq: 128 is beyond 64 positions, after which the model scales each query, which is not supported");
   Case c = case_of(folder, scout(128, 64), 64);
   c.gpus = c.context = 2;
   CHECK(
-      unsupported_reason(resolve(c)) ==
+      unsupported_reason(validate(c)) ==
       "seq: with 64 the model scales the last query of a sequence, which is not supported with context ranks");
   c.seq = 32;
-  CHECK(!unsupported_reason(resolve(c)));
+  CHECK(!unsupported_reason(validate(c)));
   // Kernels of a norm need a power of two.
   c = case_of(folder, config_json("llama4_text", {{"num_local_experts", 4}, {"head_dim", 48}}), 64);
-  CHECK(!unsupported_reason(resolve(c)));
+  CHECK(!unsupported_reason(validate(c)));
   c.device = "cuda";
-  CHECK(contains(unsupported_reason(resolve(c)).value_or(""), "48"));
+  CHECK(contains(unsupported_reason(validate(c)).value_or(""), "48"));
 }
 
 TEST_CASE("warnings: settings of a model file that are ignored are in the record", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json config =
       config_json("llama", {{"attention_dropout", 0.1}, {"max_position_embeddings", 32}, {"mystery", 3}});
-  CHECK(run_case(resolve(case_of(folder, config, 64))).warnings ==
+  CHECK(run_case(validate(case_of(folder, config, 64))).warnings ==
         std::vector<std::string>{"small: attention_dropout 0.1 is left out",
                                  "small: keys that are not known here were left out: mystery",
                                  "small: seq 64 is beyond the 32 positions that the model is made for"});
   // Positions count up to the stretched context.
   const nlohmann::json stretched = config_json(
       "llama", {{"max_position_embeddings", 32}, {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}}});
-  CHECK(run_case(resolve(case_of(folder, stretched, 64))).warnings.empty());
+  CHECK(run_case(validate(case_of(folder, stretched, 64))).warnings.empty());
 }
 
 TEST_CASE("unsupported_reason: a sequence beyond the positions of a dynamic RoPE is refused", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json dynamic = config_json(
       "llama", {{"max_position_embeddings", 32}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}});
-  CHECK(!unsupported_reason(resolve(case_of(folder, dynamic, 32))));
-  CHECK(unsupported_reason(resolve(case_of(folder, dynamic, 33))) ==
+  CHECK(!unsupported_reason(validate(case_of(folder, dynamic, 32))));
+  CHECK(unsupported_reason(validate(case_of(folder, dynamic, 33))) ==
         "seq: 33 is beyond 32 positions, where the model's dynamic RoPE is no longer plain RoPE");
 }

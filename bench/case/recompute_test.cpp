@@ -3,7 +3,6 @@
 
 #include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
-#include "bench/case/supported.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
 
@@ -23,15 +22,15 @@ TEST_CASE("recompute: words become parts and print sorted", "[case][recompute]")
 
 TEST_CASE("recompute: the order of parts changes neither case nor id, and old ids stay",
           "[case][recompute]") {
-  const Plan sorted = resolve(case_with("recompute", "attention+ffn+norm"));
-  CHECK(resolve(case_with("recompute", "norm+attention+ffn")).id == sorted.id);
+  const Plan sorted = validate(case_with("recompute", "attention+ffn+norm"));
+  CHECK(validate(case_with("recompute", "norm+attention+ffn")).id == sorted.id);
   Case unsorted;
   unsorted.recompute = "norm+ffn+attention";
-  CHECK(resolve(unsorted).id == sorted.id);
-  CHECK(case_to_json(resolve(unsorted).fields) == case_to_json(sorted.fields));
-  CHECK(resolve(case_with("recompute", "block:2")).id != resolve(case_with("recompute", "block")).id);
+  CHECK(validate(unsorted).id == sorted.id);
+  CHECK(case_to_json(validate(unsorted).fields) == case_to_json(sorted.fields));
+  CHECK(validate(case_with("recompute", "block:2")).id != validate(case_with("recompute", "block")).id);
   // Part of the id since before there were parts.
-  CHECK(resolve(Case{}).id != resolve(case_with("recompute", "block")).id);
+  CHECK(validate(Case{}).id != validate(case_with("recompute", "block")).id);
 }
 
 TEST_CASE("recompute: other words are refused by flag", "[case][recompute]") {
@@ -42,7 +41,7 @@ TEST_CASE("recompute: other words are refused by flag", "[case][recompute]") {
   for (const char* text : {"block:", "block:0", "block:-1", "block:x", "block:1.5"})
     CHECK(contains(why(text), "K in block:K is a number of blocks, at least 1"));
   CHECK(why("norm+ffn+norm") == "--recompute: norm twice in norm+ffn+norm");
-  CHECK(!unsupported_reason(resolve(case_with("recompute", "block:4"))));
-  CHECK(unsupported_reason(resolve(case_with("recompute", "block:5"))) ==
+  CHECK(!unsupported_reason(validate(case_with("recompute", "block:4"))));
+  CHECK(unsupported_reason(validate(case_with("recompute", "block:5"))) ==
         "--recompute block:5: tiny has 4 blocks; to recompute all, use block");
 }

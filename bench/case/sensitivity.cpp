@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bench/case/choose_layers.h"
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "models/config/block.h"

@@ -22,7 +22,7 @@ Plan plan_of(const std::string& recipe, const std::string& groups, const std::st
   c.keep_bf16 = keep;
   c.fidelity_batches = 2;
   c.sensitivity = groups;
-  return resolve(c);
+  return validate(c);
 }
 
 /// Returns a name such as "roles kept down".
@@ -64,7 +64,7 @@ TEST_CASE("sensitivity: groups are parsed in any order and unknown words refused
   }
   Case c;
   c.sensitivity = "gemms";
-  CHECK(refusal_of([&] { resolve(c); }) ==
+  CHECK(refusal_of([&] { validate(c); }) ==
         "--sensitivity needs batches to measure on: add --fidelity-batches K");
 }
 
@@ -72,10 +72,10 @@ TEST_CASE("sensitivity: a case without it keeps its id", "[sensitivity]") {
   Case c;
   c.fidelity_batches = 2;
   CHECK(!case_to_json(c).contains("sensitivity"));
-  const std::string id = resolve(c).id;
+  const std::string id = validate(c).id;
   c.sensitivity = "gemms";
   CHECK(case_to_json(c).at("sensitivity") == "gemms");
-  CHECK(resolve(c).id != id);
+  CHECK(validate(c).id != id);
   CHECK(case_from_json(case_to_json(c)) == c);
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("sensitivity: a converted head and layers in BF16 are respected", "[se
   Case c;
   c.recipe = "rowwise", c.head = "recipe", c.keep_bf16 = "block:1,o";
   c.fidelity_batches = 1, c.sensitivity = "roles,blocks";
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   CHECK(names_of(plan, "blocks") == Names{"alone 0", "kept 0", "alone 2", "kept 2", "alone 3", "kept 3"});
   const auto cells = by_name(plan);
   CHECK(!cells.contains("roles kept o"));
@@ -127,7 +127,7 @@ TEST_CASE("sensitivity: a cell's keep_bf16 words choose the layers that it measu
       INFO(name_of(cell) << " of --keep-bf16 \"" << keep << "\"");
       Case c = plan.fields;
       c.keep_bf16 = fmt::format("{}", fmt::join(cell.keep_bf16, ","));
-      const Plan again = resolve(c);
+      const Plan again = validate(c);
       CHECK(again.converted == cell.layers.converted);
       CHECK(again.head_converted == cell.layers.head_converted);
     }
@@ -142,7 +142,7 @@ TEST_CASE("sensitivity: FLOP shares of the parts add up to one", "[sensitivity]"
     c.model = model, c.recipe = "rowwise", c.fidelity_batches = 1,
     c.sensitivity = "gemms,roles,blocks,linears";
     std::map<std::string, double> alone, kept;
-    for (const SensitivityCell& cell : sensitivity_cells(resolve(c)).cells) {
+    for (const SensitivityCell& cell : sensitivity_cells(validate(c)).cells) {
       if (cell.name.part == "q" || cell.name.part == "k" || cell.name.part == "v") continue;
       if (cell.name.kind == CellKind::alone) alone[cell.name.group] += 1 - *cell.kept_flops;
       if (cell.name.kind == CellKind::kept) kept[cell.name.group] += *cell.kept_flops;
@@ -213,7 +213,7 @@ TEST_CASE("sensitivity: impossible cells are skipped or have a note", "[sensitiv
   CHECK(quartet.at("gemms kept dgrad").layers.recipe.wgrad.b.from_fprop);
   Case flow;
   flow.recipe = "blockwise_pow2", flow.flow = "on", flow.fidelity_batches = 1, flow.sensitivity = "gemms";
-  const auto transposed = by_name(resolve(flow));
+  const auto transposed = by_name(validate(flow));
   CHECK(transposed.at("recipe whole blockwise_pow2").layers.recipe.flow);
   CHECK(!transposed.at("gemms alone wgrad").layers.recipe.flow);
   CHECK(transposed.at("gemms alone wgrad").note == "wgrad quantizes values, not transposed codes");
@@ -221,7 +221,7 @@ TEST_CASE("sensitivity: impossible cells are skipped or have a note", "[sensitiv
   Case experts;
   experts.model = "tiny-moe", experts.recipe = "rowwise", experts.fidelity_batches = 1;
   experts.sensitivity = "elements";
-  CHECK(sensitivity_cells(resolve(experts)).skipped.size() == 4);
+  CHECK(sensitivity_cells(validate(experts)).skipped.size() == 4);
 }
 
 TEST_CASE("sensitivity: sets grow and skip layers that they already have", "[sensitivity]") {

@@ -77,13 +77,12 @@ std::optional<std::string> stress_unsupported_reason(StressKind kind, const Mode
   return std::nullopt;
 }
 
-void check_stress(const Stress& stress, const ModelConfig& model, const char* flag) {
-  if (const auto why = stress_unsupported_reason(stress.kind, model))
-    throw InvalidInput(fmt::format("{}: {}: {}", flag, kKindNames.of(stress.kind), *why));
+std::optional<std::string> stress_unsupported_reason(const Stress& stress, const ModelConfig& model) {
+  const char* kind = kKindNames.of(stress.kind);
+  if (const auto why = stress_unsupported_reason(stress.kind, model)) return fmt::format("{}: {}", kind, *why);
   const std::int64_t most = channels_of(stress.kind, model);
-  if (stress.channels > most)
-    throw InvalidInput(fmt::format("{}: {} channels requested, {} of a block has {}", flag, stress.channels,
-                                   kKindNames.of(stress.kind), most));
+  if (stress.channels <= most) return std::nullopt;
+  return fmt::format("{} channels requested, {} of a block has {}", stress.channels, kind, most);
 }
 
 }  // namespace precbench

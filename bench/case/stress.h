@@ -42,7 +42,7 @@ std::string to_text(const Stress& stress);
 std::int64_t channels_of(StressKind kind, const ModelConfig& model);
 /// Returns why the channels of this kind cannot grow in the model without changing what it computes; null if they can.
 std::optional<std::string> stress_unsupported_reason(StressKind kind, const ModelConfig& model);
-/// Throws InvalidInput if the model cannot be stressed so, or has fewer channels than the stress needs.
-void check_stress(const Stress& stress, const ModelConfig& model, const char* flag = "--stress");
+/// Likewise for a stress, which may also have more channels than there are.
+std::optional<std::string> stress_unsupported_reason(const Stress& stress, const ModelConfig& model);
 
 }  // namespace precbench

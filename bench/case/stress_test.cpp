@@ -17,7 +17,7 @@ Case stressed(const std::string& stress, const std::string& perturb = "none") {
 }
 
 std::string refused(const std::string& stress) {
-  return refusal_of([&] { resolve(stressed(stress)); });
+  return refusal_of([&] { validate(stressed(stress)); });
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ TEST_CASE("check_stress: outliers of norms need norms whose outputs layers read"
   Case c;
   c.model = "olmo2-1b";
   c.stress = "norm:8";
-  CHECK(contains(refusal_of([&] { resolve(c); }), "--stress: norm: "));
+  CHECK(contains(refusal_of([&] { validate(c); }), "--stress: norm: "));
 }
 
 TEST_CASE("parse_fidelity_stress: parses a list that enters the id in normalized form", "[stress]") {
@@ -82,11 +82,11 @@ TEST_CASE("parse_fidelity_stress: parses a list that enters the id in normalized
     return c;
   };
   const auto why = [&](const std::string& stresses, std::int64_t batches = 2) {
-    return refusal_of([&] { resolve(probed(stresses, batches)); });
+    return refusal_of([&] { validate(probed(stresses, batches)); });
   };
   CHECK(why("") == "");
   CHECK(why("", 0) == "");
-  CHECK(define(probed(" ffn:8  norm:-3:16 ")).fidelity_stresses ==
+  CHECK(validate(probed(" ffn:8  norm:-3:16 ")).fidelity_stresses ==
         std::vector<Stress>{{StressKind::ffn, 8, 4}, {StressKind::norm, -3, 16}});
   CHECK(why("ffn:8", 0) ==
         "--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
@@ -98,7 +98,7 @@ TEST_CASE("parse_fidelity_stress: parses a list that enters the id in normalized
   CHECK(why("vo:1 norm:1:129") == "--fidelity-stress: 129 channels requested, norm of a block has 128");
   CHECK(why("", -1) == "--fidelity-batches: must be at least 0, not -1");
 
-  const auto id_of = [](const Case& c) { return resolve(c).id; };
+  const auto id_of = [](const Case& c) { return validate(c).id; };
   CHECK(id_of(probed("ffn:8")) == id_of(probed(" ffn:8:4")));
   const std::string ids[] = {id_of(Case{}),          id_of(probed("", 1)),        id_of(probed("")),
                              id_of(probed("ffn:8")), id_of(probed("ffn:8 vo:8")), id_of(stressed("ffn:8"))};
@@ -107,8 +107,8 @@ TEST_CASE("parse_fidelity_stress: parses a list that enters the id in normalized
 }
 
 TEST_CASE("definition_record: changes of the first weights are in the definition and the id", "[stress]") {
-  const auto init_of = [](const Case& c) { return *definition_record(define(c)).init; };
-  const auto id_of = [](const Case& c) { return resolve(c).id; };
+  const auto init_of = [](const Case& c) { return *definition_record(validate(c)).init; };
+  const auto id_of = [](const Case& c) { return validate(c).id; };
   CHECK_FALSE(init_of(Case{}).contains("stress"));
   CHECK_FALSE(init_of(Case{}).contains("perturb"));
   CHECK(init_of(stressed("ffn:8"))["stress"] == "ffn:8:4");

@@ -11,16 +11,12 @@
 // Only whole numbers have ranges, so names and paths may contain '-'.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "bench/case/case.h"
 
 namespace precbench {
-
-/// Maps a field name (snake_case) to the words given for it, each an unparsed list or range.
-using Axes = std::map<std::string, std::vector<std::string>>;
 
 /// Returns the parts between separators. N separators give N + 1 parts.
 std::vector<std::string> split(const std::string& text, char separator);

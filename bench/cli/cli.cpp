@@ -13,14 +13,13 @@
 #include <string_view>
 #include <system_error>
 
-#include "bench/case/layout_support.h"
+#include "bench/case/plan.h"
 #include "bench/cli/config_file.h"
 #include "bench/cli/dry_run.h"
 #include "bench/cli/list.h"
 #include "bench/cli/list_json.h"
 #include "bench/cli/predictions.h"
 #include "bench/cli/recipe_sets.h"
-#include "bench/cli/unused_options.h"
 #include "bench/machine/datasheet.h"
 #include "bench/measure/session.h"
 #include "bench/process/signals.h"
@@ -186,7 +185,7 @@ std::vector<Plan> cases_of(const SweepCommand& command, const SweepFile::Grid& g
     expand_native(axes);
     std::vector<Case> cases = expand(axes);
     for (Case& c : cases) choose_device(c);
-    return resolve(cases);
+    return validate(cases);
   } catch (const InvalidInput& error) {
     if (command.config.empty()) throw;
     const std::string section = grid.section.empty() ? "" : fmt::format(" [{}]", grid.section);
@@ -390,8 +389,7 @@ int sweep(const SweepCommand& given) {
   std::vector<Plan> grid = grid_of(command, file);
   Axes of_file;
   for (const SweepFile::Grid& section : file.grids) of_file.insert(section.axes.begin(), section.axes.end());
-  if (command.on.empty()) refuse_predicted_only(grid);
-  refuse_unused(grid, command.axes, of_file);
+  refuse_unfit(grid, command.axes, of_file, command.on.empty());
   warn_of_commas(command, file);
   for (Plan& plan : grid) {
     place_checkpoints(plan.fields, options.out);
@@ -458,8 +456,8 @@ int run(const RunCommand& command) {
   }
   choose_device(c);
   place_checkpoints(c, command.out);
-  const Plan plan = resolve(c);
-  refuse_predicted_only({plan});
+  const Plan plan = validate(c);
+  refuse_unfit({plan}, {}, {}, true);
   if (const Nodes nodes = find_nodes(process_environment()); nodes.count > 1)
     throw InvalidInput(
         fmt::format("{} say that this is process {} of {}, but run has one process: use sweep for "
@@ -471,8 +469,7 @@ int run(const RunCommand& command) {
   check_peaks_variable();
   if (!command.out.empty()) const SweepFolder writable(command.out);
   // Not an error: the case may come from a grid in which other cases use the option.
-  if (const std::string why = unused_option({plan}, command.axes, {}); !why.empty())
-    log_line("precbench: not read: " + why);
+  if (const auto why = unused_option({plan}, command.axes, {})) log_line("precbench: not read: " + *why);
   const Record record = finish_row(plan, run_case(plan));
   std::fputs((pretty(record, 0) + "\n").c_str(),
              stdout);  // before the file, so that a full disk does not lose it

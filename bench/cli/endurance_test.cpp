@@ -36,7 +36,7 @@ Record slow_run(const Case& c, const NodeShare&, StepBoard&) {
   if (!c.save_init.empty()) std::ofstream(c.save_init) << getpid() << "\n" << std::flush;
   if (!c.save_final.empty()) wait_at_gate(c.save_final);
   std::this_thread::sleep_for(std::chrono::milliseconds(c.warmup));
-  return start_record(resolve(c));
+  return start_record(validate(c));
 }
 
 std::vector<Case> slow_cases(int count, int milliseconds) {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/machine/datasheet.h"
 #include "bench/machine/machine.h"
 #include "bench/machine/machine_names.h"
@@ -24,7 +24,7 @@ std::string source_of_memory(double gb) {
 /// Returns the predicted peak of a case; null if it cannot run.
 std::optional<std::int64_t> peak_of(const Case& c) {
   try {
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     const Prediction prediction = predict(plan);
     return prediction.unsupported ? std::nullopt : std::optional(prediction.memory.peak);
   } catch (const InvalidInput&) {
@@ -39,7 +39,7 @@ std::optional<std::int64_t> peak_of(const Case& c) {
 /// Returns the FLOPs of a rank's step, with those that recomputation repeats; null if the case cannot run.
 std::optional<double> executed_flops(const Case& c) {
   try {
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     return unsupported_reason(plan) ? std::nullopt : std::optional(dry_run(plan, nullptr).model_flops());
   } catch (const InvalidInput&) {
     return std::nullopt;
@@ -76,7 +76,7 @@ std::vector<Case> more_recompute(const Case& c) {
   for (const char* text : {"norm", "attention+norm", "ffn+norm", "attention+ffn+norm", "block"})
     if (const auto flops = executed_flops(with_recompute(c, text))) levels.emplace_back(*flops, text);
   if (!levels.empty() && levels.back().second == "block") {
-    const std::int64_t layers = resolve(c).model.layers;
+    const std::int64_t layers = validate(c).model.layers;
     const double block = levels.back().first - *none;
     for (std::int64_t i = 1; i < kSteps && i < layers; ++i) {
       const std::int64_t blocks = layers < kSteps ? i : layers * i / kSteps;

@@ -30,7 +30,7 @@ Case changed(Case c, const Change& change, const std::vector<std::string>& witho
 
 /// Returns true if the case runs and fits.
 bool is_good(const Case& c, const MemoryLimit& limit) {
-  const Prediction prediction = predict(resolve(c, Refusals::kept));
+  const Prediction prediction = predict(validate(c, Refusals::kept));
   return !prediction.unsupported && fits(prediction.memory.peak, limit);
 }
 
@@ -39,7 +39,7 @@ bool is_good(const Case& c, const MemoryLimit& limit) {
 TEST_CASE("nearest_change: what leaves training as it is comes first", "[cli][fit]") {
   const MemoryLimit h100 = find_memory_limit("h100").value();
   const auto change = [&](const std::map<std::string, std::string>& fields) {
-    return nearest_change(resolve(case_of(fields)), h100).value().text();
+    return nearest_change(validate(case_of(fields)), h100).value().text();
   };
   CHECK(change({{"model", "llama3.1-8b"}, {"gpus", "8"}, {"parallel", "fsdp"}, {"seq", "8192"}})
             .starts_with("--recompute "));
@@ -56,14 +56,14 @@ TEST_CASE("nearest_change: what leaves training as it is comes first", "[cli][fi
 
 TEST_CASE("nearest_change: recomputation repeats as little as suffices", "[cli][fit]") {
   const MemoryLimit h100 = find_memory_limit("h100").value();
-  const auto flops = [](const Case& c) { return dry_run(resolve(c), nullptr).model_flops(); };
+  const auto flops = [](const Case& c) { return dry_run(validate(c), nullptr).model_flops(); };
   std::set<std::string> proposed;
   for (const char* batch : {"3", "4", "6", "8", "12"}) {
     const Case c = case_of(
         {{"model", "llama3.1-8b"}, {"gpus", "8"}, {"parallel", "fsdp"}, {"seq", "8192"}, {"batch", batch}});
     INFO("batch " << batch);
     if (is_good(c, h100)) continue;
-    const Change change = nearest_change(resolve(c), h100).value();
+    const Change change = nearest_change(validate(c), h100).value();
     REQUIRE(change.text().starts_with("--recompute "));
     const Case good = changed(c, change);
     proposed.insert(good.recompute);
@@ -106,11 +106,11 @@ TEST_CASE("nearest_change: changes are sufficient and each is needed", "[cli][fi
     const Case c = case_of(fields);
     INFO(gpu << ' ' << c.model);
     REQUIRE(!is_good(c, limit));
-    const std::optional<Change> change = nearest_change(resolve(c), limit);
+    const std::optional<Change> change = nearest_change(validate(c), limit);
     REQUIRE(change);
     INFO(change->text());
     CHECK(is_good(changed(c, *change), limit));
-    CHECK(predict(resolve(changed(c, *change))).memory.peak == change->peak);
+    CHECK(predict(validate(changed(c, *change))).memory.peak == change->peak);
     for (const auto& [flag, value] : change->flags) {
       INFO("without " << flag);
       const auto group = together.find(flag);
@@ -123,33 +123,33 @@ TEST_CASE("nearest_change: changes are sufficient and each is needed", "[cli][fi
 
 TEST_CASE("nearest_change: none for a model that fits nowhere", "[cli][fit]") {
   const MemoryLimit small = find_memory_limit("l4").value();
-  CHECK(!nearest_change(resolve(case_of({{"model", "llama3.1-405b"}, {"seq", "131072"}, {"batch", "1"}})),
+  CHECK(!nearest_change(validate(case_of({{"model", "llama3.1-405b"}, {"seq", "131072"}, {"batch", "1"}})),
                         small));
 }
 
 TEST_CASE("runnable_changes: FP8 gathers whose blocks would be padded", "[cli][fit]") {
   const Case c = case_of(
       {{"model", "tiny"}, {"recipe", "blockwise"}, {"gpus", "8"}, {"parallel", "fsdp"}, {"gather", "fp8"}});
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   REQUIRE(contains(predict(plan).unsupported.value_or(""), "a block would be padded to"));
   const std::vector<Change> changes = runnable_changes(plan);
   REQUIRE(changes.size() == 2);
   CHECK(changes[0].text() == "--gather bf16");
   CHECK(changes[1].text() == "--gpus 2");
-  for (const Change& change : changes) CHECK(!predict(resolve(changed(c, change))).unsupported);
+  for (const Change& change : changes) CHECK(!predict(validate(changed(c, change))).unsupported);
   Case twice = changed(c, changes[1]);  // the most ranks that work, of halves
   twice.gpus *= 2;
-  CHECK(predict(resolve(twice)).unsupported);
-  CHECK(runnable_changes(resolve(case_of({{"model", "tiny"}}))).empty());
+  CHECK(predict(validate(twice)).unsupported);
+  CHECK(runnable_changes(validate(case_of({{"model", "tiny"}}))).empty());
 }
 
 TEST_CASE("extra_memory: segments explain what a recipe needs beyond BF16", "[cli][fit]") {
   const std::map<std::string, std::string> fields = {
       {"model", "llama3.1-8b"}, {"gpus", "8"}, {"parallel", "fsdp"}, {"seq", "8192"}};
   Case c = case_of(fields);
-  const Prediction bf16 = predict(resolve(c));
+  const Prediction bf16 = predict(validate(c));
   c.recipe = "mxfp8";
-  const Prediction mxfp8 = predict(resolve(c));
+  const Prediction mxfp8 = predict(validate(c));
   const std::string why = extra_memory(mxfp8, bf16).value();
   const std::int64_t more = mxfp8.at_peak.total() - bf16.at_peak.total();
   CHECK(why.starts_with(gib(more) + " GiB more than bf16 at the peak: activations +"));
@@ -158,10 +158,10 @@ TEST_CASE("extra_memory: segments explain what a recipe needs beyond BF16", "[cl
   CHECK(!extra_memory(bf16, mxfp8));
   // A few bytes would print as 0.000 GiB, whatever share of a small model they are.
   Case small = case_of({{"model", "tiny"}, {"seq", "32"}, {"batch", "1"}});
-  const Prediction small_bf16 = predict(resolve(small));
+  const Prediction small_bf16 = predict(validate(small));
   for (const Recipe& recipe : builtin_recipes()) {
     small.recipe = recipe.name;
-    if (const auto words = extra_memory(predict(resolve(small)), small_bf16))
+    if (const auto words = extra_memory(predict(validate(small)), small_bf16))
       CHECK(!contains(*words, "0.000"));
   }
 }

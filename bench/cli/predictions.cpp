@@ -12,8 +12,7 @@
 #include <set>
 #include <utility>
 
-#include "bench/case/layout_support.h"
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/cli/fit.h"
 #include "bench/predict/case_layout.h"
 #include "bench/sweep/progress.h"

@@ -37,11 +37,11 @@ inline Case with_checkpoints(Case c, const std::string& folder, std::int64_t eve
 
 /// Returns the folder of a case's checkpoint after `step` steps.
 inline std::string checkpoint_at(const Case& c, int step) {
-  return checkpoint_folder(resolve(c)) + "/step-00000" + std::to_string(step);
+  return checkpoint_folder(validate(c)) + "/step-00000" + std::to_string(step);
 }
 
 inline Record run_ok(const Case& c) {
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   INFO(record.error.value_or("no error"));
   REQUIRE(record.status == Status::ok);
   REQUIRE(static_cast<std::int64_t>(record.training->loss.size()) == c.steps);

@@ -154,7 +154,7 @@ TEST_CASE("run_case: MS-AMP's levels resume from a checkpoint with the same bits
     other.init_from = checkpoint_at(c, 6) + "/weights.safetensors";
     std::string why;
     try {
-      check_files({resolve(other)});
+      check_files({validate(other)});
     } catch (const InvalidInput& error) {
       why = error.what();
     }
@@ -204,10 +204,10 @@ TEST_CASE("run_case: the previous checkpoint is kept until the next one is compl
   CHECK(fs::exists(checkpoint_at(c, 6)));
   c.checkpoint_keep = "all";
   c.seed = 3;
-  directory.write("checkpoints/" + resolve(c).id + "/step-000003.partial/m.safetensors", "half");
+  directory.write("checkpoints/" + validate(c).id + "/step-000003.partial/m.safetensors", "half");
   run_ok(c);
   for (const int step : {2, 4, 6}) CHECK(Checkpoint(checkpoint_at(c, step)).position().step == step);
-  for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint_folder(resolve(c))))
+  for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint_folder(validate(c))))
     CHECK(!entry.path().has_extension());  // nothing half-written is left
 }
 
@@ -220,7 +220,7 @@ TEST_CASE("run_case: on a full disk the run goes on but is not ok", "[checkpoint
   Record full;
   {
     const ShortFiles limit(10000);
-    full = run_case(resolve(c));
+    full = run_case(validate(c));
   }
   CHECK(full.status == Status::crashed);
   check_same_training(full, straight);
@@ -255,8 +255,8 @@ TEST_CASE("run_case: an incomplete checkpoint is skipped and one of a newer vers
   const std::string refused = state +
                               ": written by a newer version of this program: checkpoint format 2, and "
                               "this one knows 1";
-  CHECK(refusal_of([&] { check_files({resolve(c)}); }) == refused);
-  CHECK(refusal_of([&] { run_case(resolve(c)); }) == refused);
+  CHECK(refusal_of([&] { check_files({validate(c)}); }) == refused);
+  CHECK(refusal_of([&] { run_case(validate(c)); }) == refused);
   CHECK(file_text(state).starts_with(R"({"format":2,)"));
 }
 
@@ -272,7 +272,7 @@ TEST_CASE("run_case: a case does not resume from damaged values and deletes noth
     const std::string file = newest + "/" + kind + ".safetensors", before = file_text(file);
     damage(file, 1000);
     const std::string damaged = file_text(file), older = tensors_of(checkpoint_at(c, 2));
-    const std::string why = refusal_of([&] { run_case(resolve(c)); });
+    const std::string why = refusal_of([&] { run_case(validate(c)); });
     CHECK(why.starts_with(file + ": damaged: bytes 0 to "));
     CHECK(contains(why, " are not those that were written; move " + newest + " away to resume"));
     CHECK(!contains(why, "\n"));
@@ -334,7 +334,7 @@ TEST_CASE("run_case: a checkpoint with a damaged state or damaged checksums is s
 
 TEST_CASE(kRealCase, "[.]") {
   be_child(kRealCase, [](const Case& c, const NodeShare& share, StepBoard& board) {
-    return run_case(resolve(c), share, &board);
+    return run_case(validate(c), share, &board);
   });
 }
 
@@ -349,7 +349,7 @@ TEST_CASE("run_case_process: a case whose process was ended resumes where it was
   bool begun = false;
   const CaseProcessResult ended = run_case_process(child_command(kRealCase), c, {}, 0, [&] {
     std::vector<std::string> problems;
-    begun = begun || last_checkpoint(resolve(c), problems) != nullptr;
+    begun = begun || last_checkpoint(validate(c), problems) != nullptr;
     return begun;
   });
   REQUIRE(ended.end == CaseProcessResult::End::stopped);

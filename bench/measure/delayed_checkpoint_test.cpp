@@ -84,9 +84,9 @@ TEST_CASE("run_case: ranks with their own amax histories resume with the same bi
     Case other = c;
     other.gpus = gpus + 1;
     other.parallel = "ddp", other.shard_group = 1, other.ep = 1;
-    CHECK(contains(refusal_of([&] { Checkpoint(checkpoint_at(c, 6)).check_continues(resolve(other)); }),
+    CHECK(contains(refusal_of([&] { Checkpoint(checkpoint_at(c, 6)).check_continues(validate(other)); }),
                    ": it is of the case "));
-    CHECK(refusal_of([&] { Checkpoint(checkpoint_at(c, 6)).check_forks(resolve(other)); }) == "");
+    CHECK(refusal_of([&] { Checkpoint(checkpoint_at(c, 6)).check_forks(validate(other)); }) == "");
   }
 }
 

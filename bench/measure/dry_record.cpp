@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/measure/record_builder.h"
 #include "bench/predict/op_record.h"
 #include "bench/predict/predict.h"

@@ -48,7 +48,7 @@ TEST_CASE("dry_record: counts of GEMMs and attention are those of a measured ste
   for (const LocatedRecord& located : set.records) {
     const CaseFields& fields = located.record.case_fields;
     if (fields.at("model") != "llama3.1-8b" || fields.at("seq") != 8192) continue;
-    const Record dry = dry_record(resolve(case_of(fields.at("recipe").get<std::string>())));
+    const Record dry = dry_record(validate(case_of(fields.at("recipe").get<std::string>())));
     REQUIRE(dry.status == Status::ok);
     for (const OpRecord& op : located.record.breakdown->ops) {
       if (op.flops == 0) continue;
@@ -64,7 +64,7 @@ TEST_CASE("dry_record: counts of GEMMs and attention are those of a measured ste
 }
 
 TEST_CASE("dry_record: ops are apart by shape, with the formats of their operands", "[predict]") {
-  const Record record = dry_record(resolve(case_of("blockwise")));
+  const Record record = dry_record(validate(case_of("blockwise")));
   std::map<std::vector<std::int64_t>, const OpRecord*> products;
   for (const OpRecord& op : record.breakdown->ops)
     if (op.name == "matmul wgrad" && op.op_class == "gemm") products[op.shape.value()] = &op;
@@ -86,7 +86,7 @@ TEST_CASE("dry_record: ops are apart by shape, with the formats of their operand
 }
 
 TEST_CASE("dry_record: memory, tokens and collectives are the dry run's", "[predict]") {
-  const Plan plan = resolve(case_of("tensorwise", 4));
+  const Plan plan = validate(case_of("tensorwise", 4));
   const Record record = dry_record(plan);
   CHECK(record.memory->predicted->peak == predict(plan).memory.peak);
   CHECK(record.training->tokens_per_step == 4 * 8192);
@@ -96,13 +96,13 @@ TEST_CASE("dry_record: memory, tokens and collectives are the dry run's", "[pred
                                    [](const CollectiveRecord& one) { return one.name == "all_gather"; });
   REQUIRE(gather != collectives.end());
   CHECK(gather->wire_bytes > 1e9);
-  CHECK_FALSE(dry_record(resolve(case_of("bf16"))).communication);
+  CHECK_FALSE(dry_record(validate(case_of("bf16"))).communication);
 }
 
 TEST_CASE("dry_record: a case that cannot run says why", "[predict]") {
   Case c = case_of("rowwise", 4);
   c.gather = "fp8";
-  const Record record = dry_record(resolve(c, Refusals::kept));
+  const Record record = dry_record(validate(c, Refusals::kept));
   CHECK(record.status == Status::unsupported);
   REQUIRE(record.error);
   CHECK(record.error->find("FP8 gather") != std::string::npos);

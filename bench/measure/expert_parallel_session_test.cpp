@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/measure/checkpoint_testing.h"
 #include "bench/predict/predict.h"
 #include "bench/step/weights.h"
@@ -269,7 +269,7 @@ TEST_CASE("unsupported_reason: unsupported combinations with --ep are refused in
                       const char* recipe = "bf16") {
     Case c = parallel_case(ranks, ep, recipe);
     set_text(c, *find_field(name), text);
-    return unsupported_reason(resolve(c)).value_or("");
+    return unsupported_reason(validate(c)).value_or("");
   };
   CHECK(why(4, 2) == "");
   CHECK(why(4, 3) == "--ep: 3 does not divide 4 ranks");
@@ -287,18 +287,18 @@ TEST_CASE("unsupported_reason: unsupported combinations with --ep are refused in
   CHECK(contains(why(2, 2, "fidelity_batches", "1"), "--ep: --fidelity-batches does not support"));
   Case c = parallel_case(2, 2, "mxfp8");
   c.dispatch = "fp8", c.batch = 1;
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "--dispatch fp8: 64 tokens per rank; the scale layout needs a multiple of 128");
   c.batch = 2, c.exchange = "sync";
-  CHECK(contains(unsupported_reason(resolve(c)).value_or(""),
+  CHECK(contains(unsupported_reason(validate(c)).value_or(""),
                  "--dispatch fp8: GEMM scale layouts need a fixed number of rows"));
   c = parallel_case(2, 2, "tensorwise");
   c.dispatch = "fp8", c.switch_recipe = "mxfp8@1";
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "--dispatch fp8: the recipe changes during the run, and the format of tokens with it");
   c = parallel_case(2, 2);
   c.exchange = "slots", c.slots = 129;
-  CHECK(unsupported_reason(resolve(c)) == "--slots: 129 exceeds the 128 tokens of a rank");
+  CHECK(unsupported_reason(validate(c)) == "--slots: 129 exceeds the 128 tokens of a rank");
 }
 
 TEST_CASE("dry_run: predicts large MoE models for any number of expert-parallel ranks",
@@ -313,7 +313,7 @@ TEST_CASE("dry_run: predicts large MoE models for any number of expert-parallel 
     c.parallel = parallel;
     c.exchange = exchange;
     c.seq = 1024, c.batch = 1;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     CHECK(!unsupported_reason(plan));
     return dry_run(plan, nullptr);
   };

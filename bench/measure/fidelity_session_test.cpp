@@ -102,7 +102,7 @@ TEST_CASE("run_case: weights gathered in FP8 have no fidelity probe", "[fidelity
   const TempDirectory directory;
   Case c = small_case(directory);
   c.gpus = 2, c.parallel = "fsdp", c.gather = "fp8";
-  const Record record = run_case(resolve(probed(c)));
+  const Record record = run_case(validate(probed(c)));
   CHECK(record.status == Status::unsupported);
   CHECK(record.error == "fidelity: weights gathered in FP8 leave no BF16 weights to compare with");
   CHECK(run_ok(c).fidelity.empty());

@@ -34,7 +34,7 @@ Case flow_case(const char* model = "tiny", const char* flow = "on") {
 }
 
 std::vector<double> losses_of(const Case& c) {
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   INFO(record.error.value_or("no error"));
   REQUIRE(record.status == Status::ok);
   return {record.training->loss.begin(), record.training->loss.end()};
@@ -42,7 +42,7 @@ std::vector<double> losses_of(const Case& c) {
 
 void check_casts(const Case& c, std::int64_t standalone, std::int64_t fused, std::int64_t transposes) {
   INFO(c.model << " flow " << c.flow);
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   REQUIRE(record.status == Status::ok);
   REQUIRE(record.flow);
   CHECK(record.flow->on == (c.flow == "on"));
@@ -71,7 +71,7 @@ TEST_CASE("run_case: casts of a step are counted with and without flow", "[sessi
 TEST_CASE("run_case: the record has the errors of transposed FP8 data", "[session][flow]") {
   for (const char* model : {"tiny", "tiny-moe-shared"}) {
     INFO(model);
-    const Record record = run_case(resolve(flow_case(model)));
+    const Record record = run_case(validate(flow_case(model)));
     REQUIRE(record.flow);
     std::set<std::string> roles;
     for (const Conversion& c : record.flow->conversion) {
@@ -91,12 +91,12 @@ TEST_CASE("run_case: the record has the errors of transposed FP8 data", "[sessio
     for (const QuantizationStats& s : record.quantization) roles.erase(s.role.substr(0, s.role.find(' ')));
     CHECK(roles.empty());
   }
-  CHECK(run_case(resolve(flow_case("tiny", "off"))).flow->conversion.empty());
+  CHECK(run_case(validate(flow_case("tiny", "off"))).flow->conversion.empty());
   // FP8 data from another rank has no BF16 value to compare with; BF16 rows have.
   for (const char* dispatch : {"bf16", "fp8"}) {
     Case c = flow_case("tiny-moe");
     c.gpus = c.ep = 2, c.dispatch = dispatch;
-    const Record record = run_case(resolve(c));
+    const Record record = run_case(validate(c));
     REQUIRE(record.flow);
     int unknown = 0;
     for (const Conversion& made : record.flow->conversion) {
@@ -118,7 +118,7 @@ TEST_CASE("run_case: flow agrees on ranks and recomputed and in micro-steps and 
     INFO(model);
     Case c = flow_case(model);
     c.batch = 4;
-    if (resolve(c).model.moe) c.aux = 0;  // its f is computed per micro-batch
+    if (validate(c).model.moe) c.aux = 0;  // its f is computed per micro-batch
     const std::vector<double> one = losses_of(c);
     CHECK(one != losses_of([&] {
             Case without = c;
@@ -155,14 +155,14 @@ TEST_CASE("run_case: flow agrees on ranks and recomputed and in micro-steps and 
 
 TEST_CASE("run_case: flow needs FP8 data that can be transposed and changes the case id", "[flow]") {
   const Case off = flow_case("tiny", "off"), on = flow_case();
-  CHECK(resolve(on).id != resolve(off).id);
+  CHECK(validate(on).id != validate(off).id);
   CHECK_FALSE(case_to_json(off).contains("flow"));
   CHECK(case_to_json(on).at("flow") == "on");
   CHECK(case_from_json(case_to_json(on)) == on);
   const auto why = [](const char* recipe) {
     Case c = flow_case();
     c.recipe = recipe;
-    const Record record = run_case(resolve(c));
+    const Record record = run_case(validate(c));
     CHECK(record.status == Status::unsupported);
     return record.error.value_or("");
   };
@@ -177,7 +177,7 @@ TEST_CASE("run_case: flow needs FP8 data that can be transposed and changes the 
   Case apart = flow_case("tiny-moe");
   apart.gpus = apart.ep = 2;
   apart.dispatch = "fp8";
-  const Record codes = run_case(resolve(apart));
+  const Record codes = run_case(validate(apart));
   REQUIRE(codes.status == Status::ok);
   CHECK(codes.moe->columns == "transposed");
   // A recipe file with "flow" is equivalent; recipes without suitable formats cannot have it.

@@ -35,8 +35,8 @@ Case fork_of(Case c, const std::string& checkpoint, std::int64_t steps) {
 }
 
 std::string refusal(const Case& c) {
-  const std::string why = refusal_of([&] { check_files({resolve(c)}); });
-  CHECK(refusal_of([&] { run_case(resolve(c)); }) == why);
+  const std::string why = refusal_of([&] { check_files({validate(c)}); });
+  CHECK(refusal_of([&] { run_case(validate(c)); }) == why);
   return why;
 }
 
@@ -99,8 +99,8 @@ TEST_CASE("run_case: a fork has its own schedule and data and recipe", "[checkpo
   CHECK(run_ok(weights).training->loss[0] == record.training->loss[0]);
   std::set<std::string> ids = {record.id};
   fork.fork_from = checkpoint_at(c, 3);
-  CHECK(ids.insert(resolve(fork).id).second);
-  CHECK(ids.insert(resolve(fresh).id).second);
+  CHECK(ids.insert(validate(fork).id).second);
+  CHECK(ids.insert(validate(fresh).id).second);
 }
 
 TEST_CASE("run_case: a fork may use other dtypes for its state", "[checkpoint]") {
@@ -139,7 +139,7 @@ TEST_CASE("run_case: invalid fork sources are refused in one line", "[checkpoint
   CHECK(refusal(other) == directory / "nowhere/state.json" + ": no such file");
   other = fork;
   other.init_from = path + "/weights.safetensors";
-  CHECK(refusal_of([&] { resolve(other); }) ==
+  CHECK(refusal_of([&] { validate(other); }) ==
         "--fork-from and --init-from: both set the initial weights; choose one");
 
   const std::string text = without_checksums(file_text(state));
@@ -196,8 +196,8 @@ TEST_CASE("run_case: a fork finds damage in what it reads in any sharding", "[ch
       INFO(file << ", " << before_end << " bytes before its end");
       damage(file, before_end);
       const std::string damaged = file_text(file);
-      CHECK(refusal_of([&] { check_files({resolve(fork)}); }) == "");  // opens it but reads no values
-      const std::string why = refusal_of([&] { run_case(resolve(fork)); });
+      CHECK(refusal_of([&] { check_files({validate(fork)}); }) == "");  // opens it but reads no values
+      const std::string why = refusal_of([&] { run_case(validate(fork)); });
       CHECK(why.starts_with(file + ": damaged: bytes "));
       CHECK(why.ends_with(" are not those that were written"));
       CHECK(!contains(why, "\n"));
@@ -226,7 +226,7 @@ TEST_CASE("run_case: the scales of stored moments are verified if a fork reads t
   const std::string path = checkpoint_at(c, 3), scales = path + "/m_scale.safetensors";
   Case fork = fork_of(c, path, 1);
   damage(scales);
-  CHECK(refusal_of([&] { run_case(resolve(fork)); }).starts_with(scales + ": damaged: bytes 0 to 4 of "));
+  CHECK(refusal_of([&] { run_case(validate(fork)); }).starts_with(scales + ": damaged: bytes 0 to 4 of "));
   damage(scales);
   fork.moments = fork.second_moment = "fp32";
   run_ok(fork);

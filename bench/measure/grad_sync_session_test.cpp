@@ -79,7 +79,7 @@ TEST_CASE("run_case: --grad-sync auto leaves E4M3 gradients as they are and last
   CHECK(automatic.training->loss == every.training->loss);
   CHECK(contains(fmt::format("{}", fmt::join(automatic.warnings, "\n")), "--grad-sync auto: every"));
   c.grad_sync = "last";
-  const Record refused = run_case(resolve(c));
+  const Record refused = run_case(validate(c));
   CHECK(refused.status == Status::unsupported);
   CHECK(refused.error.value_or("").starts_with("--grad-sync last: gradients in e4m3"));
 }

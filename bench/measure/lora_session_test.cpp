@@ -33,7 +33,7 @@ std::string trained_base(const TempDirectory& directory) {
   Case base = tiny_case();
   base.steps = 2;
   base.save_final = directory / "base.safetensors";
-  REQUIRE(run_case(resolve(base)).status == Status::ok);
+  REQUIRE(run_case(validate(base)).status == Status::ok);
   return base.save_final;
 }
 
@@ -44,7 +44,7 @@ TEST_CASE("run_case with --lora: measured memory is predicted, and ranks agree",
     INFO(recipe);
     Case c = lora_session_case();
     c.recipe = recipe;
-    const Record one = run_case(resolve(c));
+    const Record one = run_case(validate(c));
     REQUIRE(one.status == Status::ok);
     CHECK(Schema::record().violations(nlohmann::ordered_json(one)) == std::vector<std::string>{});
     CHECK(one.training->params_total == 4 * 14);
@@ -53,11 +53,11 @@ TEST_CASE("run_case with --lora: measured memory is predicted, and ranks agree",
     CHECK((one.memory->measured->quantized_weights > 0) == (std::string(recipe) != "bf16"));
     CHECK(one.memory->measured->weights == one.memory->predicted->weights);
     c.gpus = 2, c.batch = 2;
-    const Record two = run_case(resolve(c));
+    const Record two = run_case(validate(c));
     REQUIRE(two.status == Status::ok);
     CHECK(std::fabs(two.training->loss.front() / one.training->loss.front() - 1) < 1e-3);
     c.gpus = 1, c.accumulation = 2, c.recompute = "block";
-    const Record accumulated = run_case(resolve(c));
+    const Record accumulated = run_case(validate(c));
     REQUIRE(accumulated.status == Status::ok);
     CHECK(std::fabs(accumulated.training->loss.back() / one.training->loss.back() - 1) < 2e-3);
   }
@@ -67,8 +67,8 @@ TEST_CASE("dry_run with --lora: BF16 weights beside their copies are kept for th
           "[lora]") {
   Case c = lora_session_case();
   c.seq = 128;
-  const auto memory_of = [](const Case& one) { return predict(resolve(one), nullptr).memory; };
-  const ModelConfig model = resolve(c).model;
+  const auto memory_of = [](const Case& one) { return predict(validate(one), nullptr).memory; };
+  const ModelConfig model = validate(c).model;
   std::int64_t matrices = 0;
   for (const LinearSpec& linear : block_of(model, 0).linears) matrices += model.layers * linear.size();
   const MemorySegments bf16 = memory_of(c);
@@ -103,16 +103,16 @@ TEST_CASE("run_case with --lora: a case without BF16 weights resumes with the sa
     c.save_final = directory / "whole.safetensors";
     c.checkpoint_dir = directory / (from_file ? "file" : "random");
     c.checkpoint_every = 2, c.checkpoint_keep = "all";
-    const Record whole = run_case(resolve(c));
+    const Record whole = run_case(validate(c));
     REQUIRE(whole.status == Status::ok);
-    const std::filesystem::path steps = std::filesystem::path(c.checkpoint_dir) / resolve(c).id;
+    const std::filesystem::path steps = std::filesystem::path(c.checkpoint_dir) / validate(c).id;
     CHECK(names_in_file((steps / "step-000002" / "frozen.safetensors").string()).count("model.norm.weight") ==
           1);
     CHECK(names_in_file((steps / "step-000002" / "frozen.safetensors").string())
               .count("model.layers.0.mlp.down_proj.weight") == 0);
     std::filesystem::remove_all(steps / "step-000004");
     const std::string adapters = file_text(c.save_final);
-    const Record rest = run_case(resolve(c));
+    const Record rest = run_case(validate(c));
     REQUIRE(rest.status == Status::ok);
     REQUIRE(rest.warnings.size() == 1);
     CHECK(rest.warnings[0].starts_with("resumed from the checkpoint "));
@@ -122,7 +122,7 @@ TEST_CASE("run_case with --lora: a case without BF16 weights resumes with the sa
     Case fork = lora_session_case();
     fork.fork_from = (steps / "step-000002").string();
     fork.steps = 1;
-    CHECK(contains(refusal_of([&] { run_case(resolve(fork)); }), "in memory as quantized copies alone"));
+    CHECK(contains(refusal_of([&] { run_case(validate(fork)); }), "in memory as quantized copies alone"));
   }
 }
 
@@ -130,15 +130,15 @@ TEST_CASE("run_case with --lora: a fork of a BF16 base quantizes its weights", "
   const TempDirectory directory;
   Case trunk = lora_session_case();
   trunk.steps = 2, trunk.checkpoint_every = 2, trunk.checkpoint_dir = directory / "checkpoints";
-  REQUIRE(run_case(resolve(trunk)).status == Status::ok);
+  REQUIRE(run_case(validate(trunk)).status == Status::ok);
   Case fork = lora_session_case();
-  fork.fork_from = (std::filesystem::path(trunk.checkpoint_dir) / resolve(trunk).id / "step-000002").string();
+  fork.fork_from = (std::filesystem::path(trunk.checkpoint_dir) / validate(trunk).id / "step-000002").string();
   fork.recipe = "nf4_weights";
-  const Record dropped = run_case(resolve(fork));
+  const Record dropped = run_case(validate(fork));
   INFO(dropped.error.value_or(""));
   REQUIRE(dropped.status == Status::ok);
   fork.fidelity_batches = 1;  // keeps the BF16 weights
-  const Record kept = run_case(resolve(fork));
+  const Record kept = run_case(validate(fork));
   REQUIRE(kept.status == Status::ok);
   CHECK(kept.training->loss == dropped.training->loss);
 }
@@ -148,7 +148,7 @@ TEST_CASE("run_case with --lora: ranks that share frozen weights train the adapt
   const TempDirectory directory;
   Case c = lora_session_case();
   c.batch = 1, c.gpus = 4;
-  const std::int64_t whole_base = predict(resolve(c), nullptr).memory.weights;
+  const std::int64_t whole_base = predict(validate(c), nullptr).memory.weights;
   for (const char* recipe : {"bf16", "mxfp8", "nf4_weights"}) {
     c.recipe = recipe;
     std::string replicas;
@@ -157,7 +157,7 @@ TEST_CASE("run_case with --lora: ranks that share frozen weights train the adapt
       c.parallel = parallel;
       c.shard_group = std::string(parallel) == "hsdp" ? 2 : 1;
       c.save_final = directory / "adapters.safetensors";
-      const Plan plan = resolve(c);
+      const Plan plan = validate(c);
       const Record record = run_case(plan);
       INFO(record.error.value_or(""));
       REQUIRE(record.status == Status::ok);
@@ -171,10 +171,10 @@ TEST_CASE("run_case with --lora: ranks that share frozen weights train the adapt
   }
   c.parallel = "fsdp", c.shard_group = 1, c.steps = 4;
   c.checkpoint_dir = directory / "checkpoints", c.checkpoint_every = 2, c.checkpoint_keep = "all";
-  const Record whole = run_case(resolve(c));
+  const Record whole = run_case(validate(c));
   REQUIRE(whole.status == Status::ok);
-  std::filesystem::remove_all(std::filesystem::path(c.checkpoint_dir) / resolve(c).id / "step-000004");
-  const Record rest = run_case(resolve(c));
+  std::filesystem::remove_all(std::filesystem::path(c.checkpoint_dir) / validate(c).id / "step-000004");
+  const Record rest = run_case(validate(c));
   REQUIRE(rest.status == Status::ok);
   REQUIRE(rest.warnings.size() == 1);
   CHECK(rest.training->loss == whole.training->loss);
@@ -184,14 +184,14 @@ TEST_CASE("dry_run with --lora: the GEMMs of a step are the model FLOPs and few 
   Case c = lora_session_case();
   c.seq = 128;
   c.lora_rank = 8;
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   const double counted = dry_run(plan, nullptr).model_flops() / static_cast<double>(plan.tokens_per_step());
   // B of q, k and v is block-diagonal, and so is that of gate and up (lora_layers.h).
   CHECK(counted > static_cast<double>(plan.flops_per_token()));
   CHECK(counted < 1.15 * static_cast<double>(plan.flops_per_token()));
   c.lora_rank = 0;
   CHECK(static_cast<double>(plan.flops_per_token()) <
-        0.8 * static_cast<double>(resolve(c).flops_per_token()));
+        0.8 * static_cast<double>(validate(c).flops_per_token()));
 }
 
 TEST_CASE("run_case with --lora: files have the model or the adapters", "[session][lora]") {
@@ -203,7 +203,7 @@ TEST_CASE("run_case with --lora: files have the model or the adapters", "[sessio
   c.save_final = directory / "adapter_model.safetensors";
   c.checkpoint_dir = directory / "checkpoints";
   c.checkpoint_every = 2;
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   const Record record = run_case(plan);
   REQUIRE(record.status == Status::ok);
   CHECK(record.warnings.empty());
@@ -220,7 +220,7 @@ TEST_CASE("run_case with --lora: files have the model or the adapters", "[sessio
   Case fork = lora_session_case();
   fork.fork_from = (std::filesystem::path(c.checkpoint_dir) / plan.id / "step-000002").string();
   fork.steps = 1;
-  const Record forked = run_case(resolve(fork));
+  const Record forked = run_case(validate(fork));
   INFO(forked.error.value_or(""));
   REQUIRE(forked.status == Status::ok);
   CHECK(std::fabs(forked.training->loss.front() / record.training->loss.front() - 1) < 0.1);
@@ -231,7 +231,7 @@ TEST_CASE("run_case with --lora: gradients of adapters are compared with BF16's"
   c.recipe = "mxfp8";
   c.fidelity_batches = 2;
   c.perturb = "ulp";
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   INFO(record.error.value_or(""));
   REQUIRE(record.status == Status::ok);
   REQUIRE(!record.fidelity.empty());

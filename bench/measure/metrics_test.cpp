@@ -15,7 +15,7 @@ namespace {
 
 /// Returns a record as a session leaves it, on a GPU with a known peak: 989 BF16 TFLOP/s.
 Record measured_record(const Case& c, double median_ms) {
-  Record record = start_record(resolve(c));
+  Record record = start_record(validate(c));
   record.env.gpu.emplace().name = "NVIDIA H200";
   record.support.emplace();
   record.flops = Flops{1e9, "causal"};
@@ -42,7 +42,7 @@ TEST_CASE("fill_metrics: speeds are divided by the data-sheet and the measured r
   Record record = measured_record(c, 100);
   // A tenth of the step's time at the peak rate.
   const std::vector<OpCost> ops = {{"matmul", OpClass::gemm, 989e10, 0, DType::bf16}};
-  fill_metrics(record, resolve(c), ops, OpRates{494.5e12, 0, 4e12}, 0.5);
+  fill_metrics(record, validate(c), ops, OpRates{494.5e12, 0, 4e12}, 0.5);
   CHECK(record.status == Status::ok);
   const Metrics& m = *record.metrics;
   CHECK(std::fabs(*m.tokens_per_s - 80000) < 1e-6);
@@ -58,7 +58,7 @@ TEST_CASE("fill_metrics: speeds are divided by the data-sheet and the measured r
 TEST_CASE("fill_metrics: rates that were not measured leave out mfu_measured only", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 100);
-  fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
+  fill_metrics(record, validate(c), {}, std::nullopt, std::nullopt);
   CHECK(record.status == Status::ok);
   CHECK(record.metrics->mfu_bf16.has_value());
   CHECK(!record.metrics->mfu_measured.has_value());
@@ -69,7 +69,7 @@ TEST_CASE("fill_metrics: a speed above the GPU's peak makes the row crashed and 
           "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 1);  // 8000 TFLOP/s
-  fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
+  fill_metrics(record, validate(c), {}, std::nullopt, std::nullopt);
   CHECK(record.status == Status::crashed);
   CHECK(record.error == "mfu_bf16 is 8.09: more than the GPU can do, so the measurement is wrong");
   CHECK(!record.metrics.has_value());
@@ -83,7 +83,7 @@ TEST_CASE("fill_metrics: a speed somewhat above the data sheet keeps its metrics
   Record record = measured_record(c, 100);
   // 1.1 times the data sheet's peak, like a GPU that clocks above the stated boost clock.
   const std::vector<OpCost> ops = {{"matmul", OpClass::gemm, 1.1 * 989e11, 0, DType::bf16}};
-  fill_metrics(record, resolve(c), ops, OpRates{989e12, 0, 4e12}, std::nullopt);
+  fill_metrics(record, validate(c), ops, OpRates{989e12, 0, 4e12}, std::nullopt);
   CHECK(record.status == Status::ok);
   CHECK(std::fabs(*record.metrics->sol - 1.1) < 1e-9);
   CHECK(std::fabs(*record.metrics->mfu_measured - 1.1) < 1e-9);
@@ -95,7 +95,7 @@ TEST_CASE("fill_metrics: a bimodal timing has the speed of its mean step", "[met
   Record record = measured_record(c, 20);
   record.timing->samples_ms.clear();
   for (int i = 0; i < 21; ++i) record.timing->samples_ms.push_back(i % 3 == 2 ? 70.0 : 20.0);
-  fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
+  fill_metrics(record, validate(c), {}, std::nullopt, std::nullopt);
   const double mean_s = (14 * 20 + 7 * 70) / 21.0 / 1e3;
   CHECK(std::fabs(*record.metrics->tokens_per_s / (8000 / mean_s) - 1) < 1e-12);
   CHECK(record.metrics->speed_from == std::string("mean"));
@@ -103,7 +103,7 @@ TEST_CASE("fill_metrics: a bimodal timing has the speed of its mean step", "[met
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
   Record steady = measured_record(c, 20);
   steady.timing->samples_ms = std::vector<double>(21, 20.0);
-  fill_metrics(steady, resolve(c), {}, std::nullopt, std::nullopt);
+  fill_metrics(steady, validate(c), {}, std::nullopt, std::nullopt);
   CHECK(!steady.metrics->speed_from);
   CHECK(steady.metrics->tokens_per_s == 400000.0);
 }
@@ -112,7 +112,7 @@ TEST_CASE("fill_metrics: an emulated recipe has no metrics", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 1);
   record.support->dgrad.path = ExecutionPath::emulated;
-  fill_metrics(record, resolve(c), {}, std::nullopt, 0.5);
+  fill_metrics(record, validate(c), {}, std::nullopt, 0.5);
   CHECK(record.status == Status::ok);
   CHECK(!record.metrics->tokens_per_s.has_value());
   CHECK(!record.metrics->energy_j_per_token.has_value());
@@ -129,7 +129,7 @@ TEST_CASE("fill_metrics: FP4 and FP8 and BF16 GEMMs are compared with their own 
   const std::vector<OpCost> ops = {{"matmul fprop", OpClass::gemm, 9000e12 * 0.04, 0, DType::e2m1},
                                    {"matmul dgrad", OpClass::gemm, 4500e12 * 0.04, 0, DType::e4m3},
                                    {"matmul wgrad", OpClass::gemm, 2250e12 * 0.04, 0, DType::bf16}};
-  fill_metrics(record, resolve(c), ops, OpRates{2250e12, 4500e12, 8e12, 4500e12}, std::nullopt);
+  fill_metrics(record, validate(c), ops, OpRates{2250e12, 4500e12, 8e12, 4500e12}, std::nullopt);
   REQUIRE(record.metrics.has_value());
   CHECK(std::fabs(*record.metrics->sol - 0.3) < 1e-9);
   CHECK(std::fabs(*record.metrics->mfu_measured - 0.4) < 1e-9);
@@ -153,7 +153,7 @@ TEST_CASE("fill_metrics: a GPU without known peaks has no MFU and a warning how 
   const Case c = one_gpu();
   Record record = measured_record(c, 100);
   record.env.gpu->name = "NVIDIA Unknown";
-  fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
+  fill_metrics(record, validate(c), {}, std::nullopt, std::nullopt);
   CHECK(record.metrics->tokens_per_s.has_value());
   CHECK_FALSE(record.metrics->mfu_bf16.has_value());
   REQUIRE(record.warnings.size() == 1);
@@ -163,7 +163,7 @@ TEST_CASE("fill_metrics: a GPU without known peaks has no MFU and a warning how 
   setenv(kPeaksVariable, "bf16=100,memory=1000", 1);
   Record by_hand = measured_record(c, 100);
   by_hand.env.gpu->name = "NVIDIA Unknown";
-  fill_metrics(by_hand, resolve(c), {}, std::nullopt, std::nullopt);
+  fill_metrics(by_hand, validate(c), {}, std::nullopt, std::nullopt);
   unsetenv(kPeaksVariable);
   CHECK(by_hand.warnings.size() == 0);
   CHECK(std::fabs(*by_hand.metrics->mfu_bf16 - 0.8) < 1e-9);
@@ -192,7 +192,7 @@ class OddShapes final : public Device {
 
 TEST_CASE("add_kernels: emulated shapes of a native recipe are named and remove its speed", "[metrics]") {
   const Case c = one_gpu();
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   Record record = measured_record(c, 100);
   RecordBuilder(plan, all_ranks(1), record).add_kernels(OddShapes());
   CHECK(record.support->fprop.path == ExecutionPath::native);
@@ -229,7 +229,7 @@ class NativeGpu final : public Device {
 TEST_CASE("add_kernels: a GPU's record says whether its native paths are verified", "[metrics]") {
   Case c = one_gpu();
   c.recipe = "rowwise";
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   const auto recorded = [&](const Device& device, const Verification* verification) {
     Record record = measured_record(c, 100);
     RecordBuilder(plan, all_ranks(1), record).add_kernels(device, verification);

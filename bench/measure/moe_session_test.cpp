@@ -44,7 +44,7 @@ TEST_CASE("run_case: an MoE model trains and its record describes the routing", 
     Case c = moe_case();
     c.recipe = recipe;
     c.accumulation = 2;
-    const Record record = run_case(resolve(c));
+    const Record record = run_case(validate(c));
     REQUIRE(record.status == Status::ok);
     CHECK(record.warnings.empty());
     REQUIRE(record.moe);
@@ -60,7 +60,7 @@ TEST_CASE("run_case: an MoE model trains and its record describes the routing", 
     CHECK(moe.flops.actual == moe.rows.actual * 18 * 128 * 128);
     CHECK((*moe.bias_min < 0 && *moe.bias_max > 0));
     CHECK(std::fabs(*moe.bias_max) <= 4.001e-3);  // a thousandth in each of four steps
-    CHECK(record.params->total == parameter_count(resolve(c).model));
+    CHECK(record.params->total == parameter_count(validate(c).model));
     CHECK(record.breakdown->routing_ms > 0);
     CHECK(record.memory->measured->other == record.memory->predicted->other);
     CHECK(record.memory->measured->activations == record.memory->predicted->activations);
@@ -73,7 +73,7 @@ TEST_CASE("run_case: an MoE model trains and its record describes the routing", 
 
 TEST_CASE("run_case: a dense model's record has no MoE keys", "[session][moe]") {
   Case c = moe_case("tiny");
-  const nlohmann::ordered_json json = run_case(resolve(c));
+  const nlohmann::ordered_json json = run_case(validate(c));
   CHECK_FALSE(json.contains("moe"));
   CHECK_FALSE(json.contains("params"));
   CHECK_FALSE(json.at("breakdown").contains("routing_ms"));
@@ -83,7 +83,7 @@ TEST_CASE("run_case: forced and dropped slots are in the record", "[session][moe
   Case c = moe_case("tiny-moe");
   c.routing = "one";
   c.capacity = 1.5;
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   REQUIRE(record.status == Status::ok);
   CHECK(*record.moe->load.max == 4);  // two of eight experts get everything
   CHECK(record.moe->load.empty_experts == 12);
@@ -92,13 +92,13 @@ TEST_CASE("run_case: forced and dropped slots are in the record", "[session][moe
   CHECK(record.moe->routing == "one");
   c.routing = "balanced";
   c.capacity = {};
-  CHECK(*run_case(resolve(c)).moe->load.max == 1);
+  CHECK(*run_case(validate(c)).moe->load.max == 1);
 }
 
 TEST_CASE("run_case: an unlimited capacity drops nothing", "[session][moe]") {
   Case c = moe_case("tiny-moe");
   c.capacity = 1e300;
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   REQUIRE(record.status == Status::ok);
   CHECK(record.moe->rows.actual == 2 * 2 * 128);  // layers, and two experts per token
   CHECK(record.moe->rows.expected == record.moe->rows.actual);
@@ -113,7 +113,7 @@ std::string broken_weights(const TempDirectory& directory, std::int64_t first, s
   Case c = moe_case("tiny-moe");
   c.steps = 1;
   c.save_final = (directory.path() / "sound.safetensors").string();
-  REQUIRE(run_case(resolve(c)).status == Status::ok);
+  REQUIRE(run_case(validate(c)).status == Status::ok);
   const SafetensorsFile sound(c.save_final);
   std::vector<float> embeddings;
   std::vector<NamedTensor> tensors;
@@ -141,7 +141,7 @@ struct TokenPlace {
 /// Returns a word that occurs once in the first step of a case, in the second half of a sequence of the last
 /// rank.
 TokenPlace lone_word(const Case& c) {
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   const auto data = open_data(data_options(c, plan.model));
   std::map<std::int32_t, std::vector<TokenPlace>> places;
   std::vector<std::int32_t> sequence(static_cast<std::size_t>(c.seq + 1));
@@ -157,7 +157,7 @@ TokenPlace lone_word(const Case& c) {
 }
 
 void check_line_names(const Case& c, const TokenPlace& place) {
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   CHECK(record.status == Status::diverged);
   INFO(record.error.value_or(""));
   CHECK(contains(
@@ -173,7 +173,7 @@ TEST_CASE("run_case: router logits that are NaN end a case with an error that na
           "[session][moe]") {
   const TempDirectory directory;
   Case c = moe_case("tiny-moe");
-  c.init_from = broken_weights(directory, 0, resolve(c).model.vocab);
+  c.init_from = broken_weights(directory, 0, validate(c).model.vocab);
   for (const int ranks : {1, 2}) {
     INFO("ep " << ranks);
     c.gpus = c.ep = ranks;
@@ -200,7 +200,7 @@ TEST_CASE("dry_run: the FLOPs of an MoE model equal the closed form", "[predict]
     INFO(model);
     Case c = moe_case(model);
     c.seq = 1024;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     const DryRun accounts = dry_run(plan, nullptr);
     CHECK(accounts.model_flops() == predict(plan, nullptr).flops_per_step);
   }
@@ -213,7 +213,7 @@ TEST_CASE("run_case: an MoE model trains alike in any sharding", "[rank][moe]") 
     c.gpus = gpus;
     c.batch = batch;
     c.aux = 0;  // its f is computed per micro-batch
-    const Record record = run_case(resolve(c));
+    const Record record = run_case(validate(c));
     REQUIRE(record.status == Status::ok);
     return std::vector<double>(record.training->loss.begin(), record.training->loss.end());
   };
@@ -230,12 +230,12 @@ TEST_CASE("run_case: an MoE model's weights are saved and loaded and wrong files
   const TempDirectory directory;
   Case c = moe_case();
   c.save_final = (directory.path() / "final.safetensors").string();
-  const Record first = run_case(resolve(c));
+  const Record first = run_case(validate(c));
   REQUIRE(first.status == Status::ok);
   Case next = moe_case();
   next.init_from = c.save_final;
   next.steps = 1;
-  const Record second = run_case(resolve(next));
+  const Record second = run_case(validate(next));
   REQUIRE(second.status == Status::ok);
   CHECK(second.warnings.empty());
   CHECK(second.training->loss.front() < first.training->loss.front());
@@ -245,7 +245,7 @@ TEST_CASE("run_case: an MoE model's weights are saved and loaded and wrong files
 
   Case other = next;
   other.layers = 3;
-  CHECK(contains(refusal_of([&] { InitialWeights(other.init_from, resolve(other).model); }),
+  CHECK(contains(refusal_of([&] { InitialWeights(other.init_from, validate(other).model); }),
                  "model.layers.2."));
   // All tensors except one expert's in the last layer.
   const SafetensorsFile all(c.save_final);
@@ -256,11 +256,11 @@ TEST_CASE("run_case: an MoE model's weights are saved and loaded and wrong files
   const std::string part = (directory.path() / "part.safetensors").string();
   write_safetensors(part, rest, {});
   CHECK(
-      contains(refusal_of([&] { InitialWeights(part, resolve(next).model); }), "has no tensor '" + lacking));
+      contains(refusal_of([&] { InitialWeights(part, validate(next).model); }), "has no tensor '" + lacking));
   const float zero[4] = {};
   const std::string fused = (directory.path() / "fused.safetensors").string();
   write_safetensors(fused, {{"model.layers.0.mlp.experts.gate_up_proj", "F32", {4}, zero}}, {});
-  CHECK(contains(refusal_of([&] { InitialWeights(fused, resolve(next).model); }),
+  CHECK(contains(refusal_of([&] { InitialWeights(fused, validate(next).model); }),
                  "holds all experts in one tensor; one tensor per expert is expected"));
 }
 

@@ -35,13 +35,13 @@ TEST_CASE("run_case with --packing: fewer sequences, less padding, and the atten
   c.steps = 2;
   c.eval_tokens = 64;
   c.fidelity_batches = 1;
-  const Record apart = run_case(resolve(c));
+  const Record apart = run_case(validate(c));
   REQUIRE(apart.status == Status::ok);
   CHECK(warns(apart, "--packing on puts several into each sequence"));
   c.packing = "on";
   for (const int ranks : {1, 2}) {
     c.gpus = ranks;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     const Record record = run_case(plan);
     REQUIRE(record.status == Status::ok);
     CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});

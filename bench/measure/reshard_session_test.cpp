@@ -23,7 +23,7 @@ TEST_CASE("run_case: reshard auto keeps weights gathered if memory allows and ad
     c.grads = "bf16";
     c.reshard = reshard;
     c.steps = 3;
-    const Record& record = records[reshard] = run_case(resolve(c));
+    const Record& record = records[reshard] = run_case(validate(c));
     REQUIRE(record.status == Status::ok);
     CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
     std::set<std::string> kinds;

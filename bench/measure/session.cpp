@@ -17,7 +17,7 @@
 #include <optional>
 #include <utility>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/case/trained_text.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"

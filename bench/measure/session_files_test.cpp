@@ -23,7 +23,7 @@ TEST_CASE("run_case: saving weights does not affect the step's memory", "[sessio
   c.save_init = directory / "init.safetensors";
   c.save_final = directory / "final.safetensors";
   c.save_grads = directory / "grads.safetensors";
-  check_complete(run_case(resolve(c)), c);
+  check_complete(run_case(validate(c)), c);
 }
 
 TEST_CASE("run_case: a case whose final weights cannot be written keeps its row", "[session]") {
@@ -31,7 +31,7 @@ TEST_CASE("run_case: a case whose final weights cannot be written keeps its row"
   Case c = tiny_case();
   c.steps = 2;
   c.save_final = directory / "gone/final.safetensors";
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   check_complete(record, c);
   REQUIRE(record.warnings.size() == 1);
   CHECK(record.warnings[0].starts_with("not written: --save-final: " + c.save_final + ": cannot be written"));
@@ -54,14 +54,14 @@ TEST_CASE("run_case: held-out losses change neither training nor memory nor step
       c.batch = 4 / gpus;
       c.steps = 5;
       c.save_final = directory / "plain.safetensors";
-      const Record plain = run_case(resolve(c));
+      const Record plain = run_case(validate(c));
       CHECK(plain.training->evaluations.empty());
       c.eval_data = held_out;
       c.eval_tokens = 32 * 9 + 1;
       c.eval_every = 2;
       const std::string weights = file_text(c.save_final);
       c.save_final = directory / "evaluated.safetensors";
-      const Record record = run_case(resolve(c));
+      const Record record = run_case(validate(c));
       check_complete(record, c);
       CHECK(record.training->loss == plain.training->loss);
       CHECK(record.training->grad_norm == plain.training->grad_norm);
@@ -93,7 +93,7 @@ TEST_CASE("run_case: held-out text that was trained on is a warning", "[session]
   c.eval_tokens = 320;
   const auto warnings = [&](const std::string& held_out) {
     c.eval_data = directory.write(fmt::format("{}.txt", held_out.substr(0, 8)), held_out);
-    const Record record = run_case(resolve(c));
+    const Record record = run_case(validate(c));
     CHECK(record.status == Status::ok);
     return record.warnings;
   };
@@ -115,7 +115,7 @@ TEST_CASE("run_case: data that was not read completely is a warning", "[session]
   Case c = tiny_case();
   c.steps = 2;
   c.data = directory.path();
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   CHECK(record.status == Status::ok);
   REQUIRE(record.warnings.size() == 1);
   CHECK(record.warnings[0].starts_with("not all of the data was read: text: " + c.data));
@@ -129,14 +129,14 @@ TEST_CASE("run_case: data that was read more than once is a warning", "[session]
   Case c = tiny_case();  // 4 sequences of 32 tokens a step
   c.data = directory.write("text.txt", text);
   c.steps = 12;
-  CHECK(run_case(resolve(c)).warnings.empty());  // 48 of 50 sequences
+  CHECK(run_case(validate(c)).warnings.empty());  // 48 of 50 sequences
   c.steps = 25;
-  CHECK(run_case(resolve(c)).warnings ==
+  CHECK(run_case(validate(c)).warnings ==
         std::vector<std::string>{
             "--data: 100 sequences of 32 tokens were read, and the data has 50: each was read 2.0 times"});
   c.gpus = 2;
   c.batch = 2;
-  CHECK(run_case(resolve(c)).warnings.size() == 1);
+  CHECK(run_case(validate(c)).warnings.size() == 1);
 }
 
 TEST_CASE("run_case: a weight that is not finite is attributed to its own layer", "[session]") {
@@ -144,7 +144,7 @@ TEST_CASE("run_case: a weight that is not finite is attributed to its own layer"
   Case c = tiny_case();
   c.steps = 1;
   c.save_init = directory / "init.safetensors";
-  REQUIRE(run_case(resolve(c)).status == Status::ok);
+  REQUIRE(run_case(validate(c)).status == Status::ok);
   const SafetensorsFile good(c.save_init);
   const std::string name = "model.layers.1.self_attn.k_proj.weight";
   std::vector<NamedTensor> tensors;
@@ -163,7 +163,7 @@ TEST_CASE("run_case: a weight that is not finite is attributed to its own layer"
     c.gpus = gpus;
     c.parallel = parallel;
     c.batch = 4 / gpus;
-    const Record record = run_case(resolve(c));
+    const Record record = run_case(validate(c));
     CHECK(record.status == Status::diverged);
     CHECK(record.error.value_or("") ==
           "the loss is not finite at step 1; first weight that is not finite, before any step: " + name);
@@ -178,14 +178,14 @@ TEST_CASE("run_case: saved weights can be loaded and saved gradients are those o
   c.save_init = directory / "init.safetensors";
   c.save_final = directory / "final.safetensors";
   c.save_grads = directory / "grads.safetensors";
-  const Record first = run_case(resolve(c));
+  const Record first = run_case(validate(c));
   CHECK(first.status == Status::ok);
 
   Case again = tiny_case();
   again.steps = 2;
   again.seed = c.seed;
   again.init_from = c.save_init;
-  CHECK(run_case(resolve(again)).training->loss == first.training->loss);
+  CHECK(run_case(validate(again)).training->loss == first.training->loss);
 
   // The saved gradients have the norm of the first step.
   double squares = 0;
@@ -201,6 +201,6 @@ TEST_CASE("run_case: saved weights can be loaded and saved gradients are those o
   // A checkpoint of another model is refused with the tensor that does not fit.
   again.model = "15m";
   again.init_from = c.save_final;
-  CHECK(contains(refusal_of([&] { run_case(resolve(again)); }),
+  CHECK(contains(refusal_of([&] { run_case(validate(again)); }),
                  "q_proj.weight has shape [128, 128], the model 15m expects [512, 512]"));
 }

@@ -37,7 +37,7 @@ Case gpu_case() {
 }
 
 Record run_valid(const Case& c) {
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   INFO(record.error.value_or("no error"));
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
   CHECK(record.env.gpu.has_value());
@@ -64,7 +64,7 @@ Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
   gpu->synchronize();
   gpu->embedding({x, bad, table});
   gpu->synchronize();
-  return start_record(resolve(c));
+  return start_record(validate(c));
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ TEST_CASE("run_case: a fidelity probe on a GPU changes no bit of the training an
     CHECK(record.memory->measured->activations == plain.memory->measured->activations);
     c.device = "cpu";
     c.steps = 1;
-    const Record cpu = run_case(resolve(c));
+    const Record cpu = run_case(validate(c));
     REQUIRE(record.fidelity.size() == 2);
     for (std::size_t i = 0; i < 2; ++i) {
       const Fidelity &here = record.fidelity[i], &there = cpu.fidelity.at(i);
@@ -183,7 +183,7 @@ TEST_CASE("run_case: sensitivity cells on a GPU change no bit of the training an
     CHECK(record.training->loss == plain.training->loss);
     CHECK(record.training->grad_norm == plain.training->grad_norm);
     c.device = "cpu", c.deterministic = "off", c.steps = 1;
-    const Record cpu = run_case(resolve(c));
+    const Record cpu = run_case(validate(c));
     REQUIRE(cpu.sensitivity);
     const auto &here = record.sensitivity->cells, &there = cpu.sensitivity->cells;
     REQUIRE(here.size() == there.size());
@@ -221,7 +221,7 @@ std::pair<Record, Record> captured_and_eager(Case c) {
 
 TEST_CASE("run_case: the GPU's rates are measured unless other cases run at the same time", "[gpu]") {
   if (!gpu_here()) return;
-  const Plan plan = resolve(gpu_case());
+  const Plan plan = validate(gpu_case());
   NodeShare share = all_ranks(1);
   CHECK(run_case(plan, share).metrics->peaks->measured_bf16_tflops);
   share.beside_others = true;
@@ -337,7 +337,7 @@ TEST_CASE("run_case: a case on GPUs resumes from its checkpoint with the same bi
     const Record straight = run_gpu(c);
     c.checkpoint_every = kSteps / 2;
     c.checkpoint_dir = directory / "checkpoints";
-    const std::string end = checkpoint_folder(resolve(c)) + "/step-000010";
+    const std::string end = checkpoint_folder(validate(c)) + "/step-000010";
     CHECK(run_gpu(c).training->loss == straight.training->loss);
     std::map<std::string, std::string> files;
     for (const char* kind : {"weights", "m", "v"}) files[kind] = file_text(end + "/" + kind + ".safetensors");

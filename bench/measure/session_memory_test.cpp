@@ -1,6 +1,6 @@
 // On the CPU a case takes exactly the memory that a dry run predicts, including the scratch memory of its
 // ops.
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/measure/session_testing.h"
 #include "kernels/numerics/recipe.h"
 
@@ -9,7 +9,7 @@ using namespace precbench;
 namespace {
 
 void check_memory(const Case& c) {
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   INFO(c.model << " " << c.recipe << ": " << record.error.value_or("no error"));
   REQUIRE(record.status == Status::ok);
   const nlohmann::ordered_json memory = nlohmann::ordered_json(record).at("memory");
@@ -31,7 +31,7 @@ TEST_CASE("run_case: memory on the CPU is as predicted with every recipe", "[ses
     for (const Recipe& recipe : recipes) {
       c.recipe = recipe.name;
       c.switch_recipe = "none";
-      if (!unsupported_reason(resolve(c))) check_memory(c);
+      if (!unsupported_reason(validate(c))) check_memory(c);
     }
   }
 }

@@ -51,7 +51,7 @@ TEST_CASE("run_case: every recipe trains and has a complete record", "[session]"
     Case c = tiny_case();
     c.recipe = recipe.name;
     c.data = text;
-    const Record record = run_case(resolve(c));
+    const Record record = run_case(validate(c));
     check_complete(record, c);
     const std::vector<double>& loss = record.training->loss;
     CHECK(loss.back() < loss.front() - 2);  // from 256 letters to a few frequent ones
@@ -59,7 +59,7 @@ TEST_CASE("run_case: every recipe trains and has a complete record", "[session]"
     if (!recipe.quantized()) bf16_loss = loss.back();
     CHECK(std::fabs(loss.back() - bf16_loss) < 0.02);
     CHECK(record.warnings == std::vector<std::string>{});
-    CHECK(record.id == resolve(c).id);
+    CHECK(record.id == validate(c).id);
     // Emulated recipes have no speed.
     CHECK(record.metrics->tokens_per_s.has_value() == !recipe.quantized());
     CHECK(roles_of(record) == expected_roles(recipe));
@@ -84,11 +84,11 @@ TEST_CASE("run_case: NVFP4 trains except in the last blocks and late steps and r
   c.data = directory.write("pangrams.txt", pangrams);
   c.recipe = "nvfp4";
   c.switch_recipe = "none";
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   check_complete(record, c);
   const std::vector<double>& loss = record.training->loss;
   CHECK(loss.back() < loss.front() - 2);
-  CHECK(run_case(resolve(c)).training->loss == loss);
+  CHECK(run_case(validate(c)).training->loss == loss);
   CHECK(roles_of(record) == expected_roles(find_recipe("nvfp4")));
   CHECK(record.support->path() == ExecutionPath::emulated);
   for (const QuantizationStats& stats : record.quantization) {
@@ -102,10 +102,10 @@ TEST_CASE("run_case: NVFP4 trains except in the last blocks and late steps and r
   // Random numbers depend on step and seed; rounding to nearest gives another run.
   Case nearest = c;
   nearest.recipe = "nvfp4_rne";
-  CHECK(run_case(resolve(nearest)).training->loss != loss);
+  CHECK(run_case(validate(nearest)).training->loss != loss);
 
   c.switch_recipe = "";
-  const Record switched = run_case(resolve(c));
+  const Record switched = run_case(validate(c));
   check_complete(switched, c);
   CHECK(switched.training->converted_layers ==
         std::vector<std::string>{"layers.0-2.{qkv,o,gate_up,down}", "from step 7 bf16: none"});
@@ -137,7 +137,7 @@ TEST_CASE("run_case: the collectives of delayed scaling are counted for a step w
     c.gather = gather;
     c.accumulation = accumulation;
     c.steps = 3;
-    const Record record = run_case(resolve(c));
+    const Record record = run_case(validate(c));
     check_complete(record, c);
     REQUIRE(record.communication.has_value());
     CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
@@ -159,7 +159,7 @@ TEST_CASE("run_case: FP8 gradients send the predicted bytes and less than FP32 o
         c.gpus = 2;
         c.parallel = parallel;
         c.steps = steps;
-        const Record record = run_case(resolve(c));
+        const Record record = run_case(validate(c));
         check_complete(record, c);
         REQUIRE(record.communication.has_value());
         CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
@@ -169,7 +169,7 @@ TEST_CASE("run_case: FP8 gradients send the predicted bytes and less than FP32 o
           if (kind.name == "all_reduce_max") maxima = static_cast<double>(kind.calls);
         }
         // One byte for half of all elements, plus the padding of parts.
-        const auto half = static_cast<double>(parameter_count(resolve(c).model)) / 2;
+        const auto half = static_cast<double>(parameter_count(validate(c).model)) / 2;
         CHECK(exchanged >= half);
         CHECK(exchanged <= half * 1.02);
         CHECK(maxima > 2 * 5);  // of every unit's gradient, as it is sent and as it is kept
@@ -199,7 +199,7 @@ TEST_CASE("run_case: several ranks leave one record with their collectives", "[s
     c.reduce_amax = gpus % 3 == 0 ? "on" : "off";
     c.accumulation = 2;
     c.steps = 3;
-    const Record record = run_case(resolve(c));
+    const Record record = run_case(validate(c));
     check_complete(record, c);
     const bool sharded = c.parallel != "ddp";
     CHECK(record.breakdown->communication_ms > 0);
@@ -239,7 +239,7 @@ TEST_CASE("run_case: the stop rules end all ranks at the same step", "[session]"
   c.steps = 0;
   c.gpus = 2;
   c.time_limit = 0.2;
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   CHECK(record.status == Status::ok);
   REQUIRE(record.timing.has_value());
   CHECK(record.timing->stop_reason != StopReason::fixed_steps);
@@ -251,7 +251,7 @@ TEST_CASE("run_case: a case repeats itself bit for bit", "[session]") {
   Case c = tiny_case();
   c.recipe = "mxfp8";
   c.steps = 3;
-  const Record first = run_case(resolve(c)), second = run_case(resolve(c));
+  const Record first = run_case(validate(c)), second = run_case(validate(c));
   CHECK(first.training->loss == second.training->loss);
   CHECK(first.training->grad_norm == second.training->grad_norm);
 }
@@ -259,7 +259,7 @@ TEST_CASE("run_case: a case repeats itself bit for bit", "[session]") {
 TEST_CASE("run_case: a diverging run has the status diverged and its step", "[session]") {
   Case c = tiny_case();
   c.lr = 1e30;
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   INFO(record.error.value_or("no error"));
   CHECK(record.status == Status::diverged);
   CHECK(record.error.value_or("").find("at step 2") != std::string::npos);
@@ -275,7 +275,7 @@ TEST_CASE("run_case: a shape that a recipe cannot run is unsupported and the err
   c.recipe = "mxfp8";
   c.seq = 100;
   c.batch = 1;
-  const Record record = run_case(resolve(c));
+  const Record record = run_case(validate(c));
   CHECK(record.status == Status::unsupported);
   INFO(record.error.value_or("no error"));
   CHECK(record.error.value_or("").find("qkv: M=100 is not a multiple of 16") != std::string::npos);

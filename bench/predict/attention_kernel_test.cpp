@@ -79,7 +79,7 @@ TEST_CASE("attention_setting: without cuDNN a case runs precbench's kernels", "[
         std::tuple("own", true, Choice::own), std::tuple("cudnn", true, Choice::cudnn)}) {
     Case c;
     c.model = "tiny", c.attention = choice;
-    CHECK(attention_setting(resolve(c), has_cudnn).choice == expected);
+    CHECK(attention_setting(validate(c), has_cudnn).choice == expected);
   }
 }
 

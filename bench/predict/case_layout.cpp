@@ -3,8 +3,7 @@
 
 #include <utility>
 
-#include "bench/case/layout_support.h"
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {

@@ -42,7 +42,7 @@ TEST_CASE("estimate_layout: one tensor rank and one stage are the dry run of the
             c.accumulation = accumulation;
             if (c.parallel == "hsdp") c.shard_group = 2;
             if (c.model == "qwen3-30b-a3b") c.ep = 2;
-            const Plan plan = resolve(c);
+            const Plan plan = validate(c);
             INFO(model << " " << parallel << " context " << context << " " << recipe << " " << recompute);
             REQUIRE_FALSE(layout_failure(plan));
             const DryRun run = dry_run(plan, nullptr);
@@ -70,10 +70,10 @@ TEST_CASE("estimate_layout: the memory of all stages is that of the model", "[la
     Case whole = c;
     whole.gpus = c.gpus / pipeline;  // as many data ranks as a stage has
     whole.pipeline = whole.virtual_stages = 1;
-    const DryRun run = dry_run(resolve(whole), nullptr);
+    const DryRun run = dry_run(validate(whole), nullptr);
     c.pipeline = pipeline;
     c.virtual_stages = virtual_stages;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     const LayoutEstimate layout = estimate_layout(plan, cost_model);
     REQUIRE(layout.stages.size() == static_cast<std::size_t>(pipeline));
     std::int64_t layers = 0, most = 0;
@@ -110,7 +110,7 @@ TEST_CASE("layout_memory: a sharded stage has the same buffers, however many lay
   const auto buffers = [&](std::int64_t pipeline) {
     c.gpus = 4 * pipeline;
     c.pipeline = pipeline;
-    const std::vector<StageMemory> stages = layout_memory(resolve(c));
+    const std::vector<StageMemory> stages = layout_memory(validate(c));
     for (const StageMemory& stage : stages) CHECK(stage.buffers == stages.front().buffers);
     return static_cast<double>(stages.front().buffers);
   };
@@ -130,7 +130,7 @@ TEST_CASE("estimate_layout: more micro-batches or groups of layers make the bubb
   const auto bubble = [&](std::int64_t micro_batches, std::int64_t virtual_stages) {
     c.micro_batches = micro_batches;
     c.virtual_stages = virtual_stages;
-    const LayoutEstimate e = estimate_layout(resolve(c), cost_model);
+    const LayoutEstimate e = estimate_layout(validate(c), cost_model);
     return e.bubble_seconds / e.step.time.seconds;
   };
   const double few = bubble(8, 1), many = bubble(32, 1), interleaved = bubble(8, 4);
@@ -147,7 +147,7 @@ TEST_CASE("axes_of_layout: groups of a layout are named by what they share", "[l
   c.tensor = 2;
   c.ep = 8;
   c.exchange = "slots";
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   REQUIRE_FALSE(layout_failure(plan));
   const LayoutEstimate e = estimate_layout(plan, cost_model);
   const auto size_of = [](const std::vector<int>& ranks, const Plan& local) {
@@ -166,19 +166,19 @@ TEST_CASE("layout_failure: a rank's share is checked as a rank of its own", "[la
   c.gpus = 64;
   c.tensor = 32;
   c.recipe = "blockwise";
-  CHECK_FALSE(layout_failure(resolve(c)));
+  CHECK_FALSE(layout_failure(validate(c)));
   c.recipe = "mxfp8";
   c.model = "smollm2-135m";  // 1536 / 3 columns of the FFN, 192 of queries
   c.gpus = 6;
   c.tensor = 3;
   c.seq = 9216;
-  CHECK_FALSE(layout_failure(resolve(c)));
+  CHECK_FALSE(layout_failure(validate(c)));
   c.context = 3;
-  CHECK_THAT(layout_failure(resolve(c)).value_or(""),
+  CHECK_THAT(layout_failure(validate(c)).value_or(""),
              Catch::Matchers::StartsWith("--gpus 6: not a multiple of 9"));
   c.tensor = 2, c.model = "llama3.1-8b", c.gpus = 12;
   c.seq = 4100;
-  CHECK(layout_failure(resolve(c)) == "--context 3: seq 4100 is not a multiple of 6, two chunks per rank");
+  CHECK(layout_failure(validate(c)) == "--context 3: seq 4100 is not a multiple of 6, two chunks per rank");
 }
 
 TEST_CASE("estimate_layout: llama3.1-405b fits 1,024 H100 with tensor and pipeline ranks", "[layout]") {
@@ -191,7 +191,7 @@ TEST_CASE("estimate_layout: llama3.1-405b fits 1,024 H100 with tensor and pipeli
   c.micro_batches = 32;
   for (const char* recipe : {"bf16", "tensorwise"}) {
     c.recipe = recipe;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     REQUIRE_FALSE(layout_failure(plan));
     const LayoutEstimate e = estimate_layout(plan, cost_model);
     CHECK(e.peak_bytes > std::int64_t{30} << 30);
@@ -207,14 +207,14 @@ TEST_CASE("estimate_layout: replicas that shard their optimizer hold less and re
   const CostModel cost_model(find_machine("h100-sxm"));
   const auto estimate = [&](Case c, const char* shard) {
     c.shard_optimizer = shard;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     REQUIRE_FALSE(layout_failure(plan));
     return estimate_layout(plan, cost_model);
   };
   Case c = fsdp_case("llama3.2-1b");
   c.layers = 4, c.gpus = 8;
   c.parallel = "ddp";
-  const double parameters = static_cast<double>(parameter_count(resolve(c).model));
+  const double parameters = static_cast<double>(parameter_count(validate(c).model));
   const LayoutEstimate whole = estimate(c, "off"), sharded = estimate(c, "on");
   // Master weights and two moments in FP32: an eighth of them stays.
   CHECK(static_cast<double>(whole.peak_bytes - sharded.peak_bytes) ==
@@ -223,7 +223,7 @@ TEST_CASE("estimate_layout: replicas that shard their optimizer hold less and re
   // FSDP shards all but experts that several ranks hold whole.
   c = fsdp_case("qwen3-30b-a3b");
   c.layers = 2, c.gpus = 16, c.ep = 4, c.exchange = "slots";
-  const ModelConfig model = resolve(c).model;
+  const ModelConfig model = validate(c).model;
   const double experts = 2.0 * 128 / 4 * 3 * static_cast<double>(model.width * model.moe.expert_ffn);
   const LayoutEstimate own = estimate(c, "off"), shared = estimate(c, "on");
   CHECK(static_cast<double>(own.peak_bytes - shared.peak_bytes) ==
@@ -236,7 +236,7 @@ TEST_CASE("estimate_layout: overlapped traffic is less exposed", "[layout]") {
   c.layers = 4, c.gpus = 8, c.tensor = 2, c.context = 2;
   const auto exposed = [&](const char* overlap, const std::string& axis) {
     c.overlap = overlap;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     REQUIRE_FALSE(layout_failure(plan));
     const LayoutEstimate e = estimate_layout(plan, cost_model);
     const auto axes = axes_of_layout(plan, e.comms, [](const std::vector<int>& ranks, const Plan&) {

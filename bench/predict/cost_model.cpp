@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/native_formats.h"

@@ -26,7 +26,7 @@ Plan plan_of(const char* model, const char* recipe, std::int64_t gpus, const cha
   c.accumulation = accumulation;
   if (c.parallel == "hsdp") c.shard_group = 8;
   c.recompute = "block";
-  return resolve(c);
+  return validate(c);
 }
 
 StepEstimate estimate(const CostModel& model, const Plan& plan) {
@@ -107,7 +107,7 @@ TEST_CASE("estimate_step: LoRA on short sequences takes about what it took on an
   c.lora_rank = 16;
   // The fastest profiled step in results/h200/lora-smollm2.jsonl.xz, of a BF16 fork. No rates of such shapes were measured.
   constexpr double kMeasured = 66.4e-3;
-  const double predicted = estimate(CostModel(find_machine("h200")), resolve(c)).seconds;
+  const double predicted = estimate(CostModel(find_machine("h200")), validate(c)).seconds;
   CHECK(predicted > 0.8 * kMeasured);
   CHECK(predicted < 1.2 * kMeasured);
 }
@@ -161,7 +161,7 @@ TEST_CASE("dry_run: 192 micro-steps of 405B on 2048 ranks are three in the trace
   Case c = plan_of("llama3.1-405b", "mxfp8", 2048, "fsdp", 1).fields;
   c.accumulation = 192;
   c.seq = 4096;
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   const Trace trace = dry_run(plan, nullptr).trace;
   CHECK(trace.repeats == 190);
   CHECK(trace.events.size() < 60000);

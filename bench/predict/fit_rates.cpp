@@ -281,7 +281,7 @@ FittedRates fit_rates(const Machine& machine, const std::vector<const Record*>& 
     std::vector<OpRecord> ops;
     AttentionKernels kernels;
     try {
-      const Plan plan = resolve(case_from_json(record->case_fields));
+      const Plan plan = validate(case_from_json(record->case_fields));
       if (drops_bits(plan.recipe)) throw Unsupported("casts that drop mantissa bits");
       const std::vector<OpRecord>& measured = record->breakdown->ops;
       ops = have_shapes(measured) ? measured : ops_with_shapes(measured, counted_ops(plan), peaks);

@@ -1,11 +1,11 @@
 // Layouts: what a step costs beyond its ops, from bytes and rates.
+#include "bench/case/plan.h"
 #include "bench/predict/layout_estimate.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "bench/case/resolve_model.h"
 #include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
 
@@ -90,7 +90,7 @@ TEST_CASE("estimate_layout: a layout that can run is predicted as the dry run of
             Case own = c;  // as a user gives it
             own.gpus = context * data;
             own.context = context;
-            const Plan plan = resolve_model(own, model);
+            const Plan plan = validate(own, model);
             const DryRun run = dry_run(plan, nullptr);
             const double seconds =
                 estimate_step(cost_model, run.trace, cost_model.rates_of(run.trace), context * data).seconds;

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <utility>
 
-#include "bench/case/layout_support.h"
+#include "bench/case/plan.h"
 #include "bench/predict/case_layout.h"
 #include "bench/predict/pipeline.h"
 #include "kernels/base/errors.h"
@@ -171,7 +171,7 @@ class Search {
     // Experts' ranks are ranks of a stage.
     one.gpus = std::max(c.tensor * c.context, c.ep);
     try {
-      const Plan plan = resolve(one);
+      const Plan plan = validate(one);
       if (const auto why = layout_failure(plan, true)) {
         refuse(*why);
         return nullptr;
@@ -193,7 +193,7 @@ class Search {
       Case base = question_.c;
       base.ep = ep;
       if (ep > 1) base.exchange = "slots";
-      Plan plan = resolve(base, Refusals::kept);
+      Plan plan = validate(base, Refusals::kept);
       if (plan.refusal) throw InvalidInput(*plan.refusal);
       if (!model_) model_ = plan.model;
       for (const std::int64_t tensor : space_.tensor)
@@ -346,7 +346,7 @@ class Search {
       // Rules of virtual stages are checked in enumerate_shape().
       const auto [supported, is_new] = supported_.try_emplace(sharding_of(c));
       if (is_new) {
-        const Plan plan = resolve(c);
+        const Plan plan = validate(c);
         const auto why = layout_failure(plan);
         if (why) refuse(*why);
         supported->second = !why;
@@ -482,7 +482,7 @@ bool is_searched(std::string_view field) {
 LayoutSearch best_layouts(const LayoutQuestion& question, const CostModel& cost_model) {
   Case one = question.c;
   one.gpus = 1;
-  const Plan plan = resolve(one, Refusals::kept);
+  const Plan plan = validate(one, Refusals::kept);
   if (plan.refusal) throw InvalidInput(*plan.refusal);
   if (!runs_natively(plan, cost_model.machine()))
     throw InvalidInput(

@@ -1,11 +1,11 @@
 // The search of layouts: its bounds hold, and it finds what a prediction of every layout finds.
+#include "bench/case/plan.h"
 #include "bench/predict/layout_search.h"
 
 #include <algorithm>
 #include <limits>
 #include <tuple>
 
-#include "bench/case/layout_support.h"
 #include "bench/predict/case_layout.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
@@ -264,7 +264,7 @@ TEST_CASE("estimate_layout: stages of DeepSeek-V3 hold dense blocks and blocks w
   Case c = question_of("deepseek-v3", 0, 256).c;
   c.parallel = "fsdp", c.batch = 1, c.accumulation = 8, c.pipeline = 16, c.ep = 16;
   c.exchange = "slots", c.slots = 512;
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   REQUIRE_FALSE(layout_failure(plan));
   const LayoutEstimate e = estimate_layout(plan, cost_model);
   REQUIRE(e.stages.size() == 16);

@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/predict/cost_model.h"
 #include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
@@ -44,7 +44,7 @@ std::optional<std::string> predict_record(const Record& record, OwnPrediction& r
   const Machine* machine = machine_with_rates(record.env.gpu->name);
   if (!machine) return fmt::format("no rates of {}", record.env.gpu->name);
   try {
-    const Plan plan = resolve(case_from_json(record.case_fields));
+    const Plan plan = validate(case_from_json(record.case_fields));
     if (plan.refusal || unsupported_reason(plan)) return "does not run any more";
     if (!runs_natively(plan, *machine)) return "emulated";
     if (plan.packs()) return "packed documents";

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/case/resolve_model.h"
+#include "bench/case/plan.h"
 #include "bench/predict/expert_parts.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/scale_layout.h"
@@ -372,7 +372,7 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   local.ffn = model.ffn / t;
   local.vocab = (model.vocab + t - 1) / t;
   if (layout.experts > 1) divide_experts(c, local.moe, layout);
-  return resolve_model(c, local);
+  return validate(c, local);
 }
 
 Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) {
@@ -385,7 +385,7 @@ Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout)
   c.context = 1;
   c.model = Case{}.model;
   share_experts(c, model.moe.rule, layout.experts);
-  return resolve_model(c, model);
+  return validate(c, model);
 }
 
 double optimizer_shards(const Plan& plan, const ParallelLayout& layout) {

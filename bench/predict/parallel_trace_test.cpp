@@ -89,7 +89,7 @@ double bytes_of_op(const Trace& trace, const std::string& name) {
 }
 
 TEST_CASE("parallel_trace: one rank of everything is the trace of the dry run", "[predict]") {
-  const Plan plan = resolve(small_case());
+  const Plan plan = validate(small_case());
   const Trace local = dry_run(plan, nullptr).trace;
   const Trace same = trace_of(small_case(), {});
   CHECK(same.events.size() == local.events.size());

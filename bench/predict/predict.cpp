@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/step/held_out.h"
 #include "bench/step/measure_sensitivity.h"
 #include "bench/step/rank.h"

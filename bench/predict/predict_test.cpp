@@ -1,11 +1,11 @@
 // Compares the dry run with the closed form of the FLOPs and with the memory of a real run.
+#include "bench/case/plan.h"
 #include "bench/predict/predict.h"
 
 #include <fmt/format.h>
 
 #include <sstream>
 
-#include "bench/case/supported.h"
 #include "bench/measure/session.h"
 #include "bench/step/rank_testing.h"
 #include "kernels/base/errors.h"
@@ -44,14 +44,14 @@ TEST_CASE("dry_run: the step executes the FLOPs of the closed form", "[predict]"
     c.model = model.name;
     c.batch = 3;
     c.seq = 1024;  // the head's chunks do not divide 3072 tokens evenly
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan)));
     c.recipe = "mxfp8";
     c.head = "recipe";
     c.gpus = 4;
     c.parallel = "fsdp";
     c.accumulation = 2;
-    const Plan sharded = resolve(c);
+    const Plan sharded = validate(c);
     CHECK(same_flops(dry_run(sharded, nullptr).model_flops(), closed_form(sharded)));
   }
 }
@@ -63,7 +63,7 @@ TEST_CASE("dry_run: at the embedding's gradient only its own inputs are alive", 
   c.batch = 1;
   c.seq = 4096;
   c.master = c.moments = c.grads = "bf16";
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   // This is the peak if activations are no larger than gradients.
   const MemoryUse peak = dry_run(plan, nullptr).peak;
   const auto bytes = [&](Segment segment) { return peak.bytes[static_cast<int>(segment)]; };
@@ -75,7 +75,7 @@ TEST_CASE("dry_run: recomputation repeats a block's forward except for its last 
   Case c;
   c.model = "llama3.2-1b";
   c.recompute = "block";
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   const ModelConfig& m = plan.model;
   const double weights = static_cast<double>(active_matrix_parameters(m) - m.layers * m.width * m.ffn);
   const double attention = static_cast<double>(m.layers * plan.T * m.q_width());
@@ -89,7 +89,7 @@ TEST_CASE("dry_run: recomputed parts repeat their GEMMs and no attention", "[pre
   for (const char* recipe : {"bf16", "tensorwise"}) {
     c.recipe = recipe;
     c.recompute = "none";
-    const Plan none = resolve(c);
+    const Plan none = validate(c);
     const ModelConfig& m = none.model;
     const double tokens = static_cast<double>(none.tokens_per_step()), layers = static_cast<double>(m.layers),
                  qkv = 2 * layers * static_cast<double>(m.width * (m.q_width() + 2 * m.kv_width())) * tokens,
@@ -98,7 +98,7 @@ TEST_CASE("dry_run: recomputed parts repeat their GEMMs and no attention", "[pre
     CHECK(same_flops(once, closed_form(none)));
     const auto again = [&](const char* recompute) {
       c.recompute = recompute;
-      return dry_run(resolve(c), nullptr).model_flops() - once;
+      return dry_run(validate(c), nullptr).model_flops() - once;
     };
     const auto near = [&](double x, double y) { return std::fabs(x - y) <= 1e-9 * once; };
     CHECK(near(again("norm"), 0));
@@ -119,7 +119,7 @@ TEST_CASE("dry_run: recomputed parts take their bytes out of every block", "[pre
       c.model = "llama3.1-8b";
       c.recipe = recipe, c.recompute = recompute, c.layers = layers;
       c.seq = 2048, c.batch = 1;
-      return dry_run(resolve(c), nullptr).highest.bytes[static_cast<int>(Segment::activations)];
+      return dry_run(validate(c), nullptr).highest.bytes[static_cast<int>(Segment::activations)];
     };
     return (activations(12) - activations(8)) / 4;
   };
@@ -157,7 +157,7 @@ TEST_CASE("dry_run: a run uses the predicted memory to the byte", "[predict]") {
           c.gpus = c.parallel == "fsdp" ? 2 : 1;
           c.batch = 4;
           c.seq = 32;
-          const Plan plan = resolve(c);
+          const Plan plan = validate(c);
           const DryRun accounts = dry_run(plan, nullptr);
           for (const MemoryUse& use : used(plan, accounts.extent, &Arena::peak))
             CHECK(use.bytes == accounts.peak.bytes);
@@ -220,7 +220,7 @@ TEST_CASE("dry_run: memory is predicted exactly for every other option", "[predi
         const std::size_t equals = word.find('=');
         set_text(c, *find_field(word.substr(0, equals)), word.substr(equals + 1));
       }
-      const Plan plan = resolve(c);
+      const Plan plan = validate(c);
       REQUIRE(!unsupported_reason(plan));
       const DryRun accounts = dry_run(plan, nullptr);
       for (const MemoryUse& use : used(plan, accounts.extent, &Arena::highest))
@@ -237,7 +237,7 @@ TEST_CASE("predict: a sharded 405B model has the expected state per rank", "[pre
   c.batch = 1;
   c.gpus = 1024;
   c.parallel = "fsdp";
-  const Prediction p = predict(resolve(c));
+  const Prediction p = predict(validate(c));
   CHECK(!p.unsupported);
   // 16 bytes per parameter (FP32 master, gradients and two moments: 4 + 4 + 8) over 1,024 ranks, padded to
   // whole shards.
@@ -255,11 +255,11 @@ TEST_CASE("predict: a time exists only if the recipe is native and the GPU's pea
   const std::unique_ptr<Device> device = make_cpu_device(1);
   const KnownGpu known{*device, "NVIDIA H200"}, strange{*device, "NVIDIA X"};
   Case c;
-  CHECK(!predict(resolve(c)).seconds_per_step.has_value());
-  CHECK(!predict(resolve(c), &strange).seconds_per_step.has_value());
-  CHECK(predict(resolve(c), &known).seconds_per_step.value_or(0) > 0);
+  CHECK(!predict(validate(c)).seconds_per_step.has_value());
+  CHECK(!predict(validate(c), &strange).seconds_per_step.has_value());
+  CHECK(predict(validate(c), &known).seconds_per_step.value_or(0) > 0);
   c.recipe = "mxfp8";
-  CHECK(!predict(resolve(c), &known).seconds_per_step.has_value());
+  CHECK(!predict(validate(c), &known).seconds_per_step.has_value());
   const DatasheetRates old_gpu{312, std::nullopt, std::nullopt, 2039, "data sheet"};
   CHECK(op_rates(old_gpu, find_recipe("bf16")).has_value());
   CHECK(!op_rates(old_gpu, find_recipe("mxfp8")).has_value());
@@ -270,7 +270,7 @@ TEST_CASE("predict: an unsupported case has a reason", "[predict]") {
   c.recipe = "mxfp8";
   c.seq = 100;
   c.batch = 1;
-  CHECK(predict(resolve(c)).unsupported.value_or("").find("M=100") != std::string::npos);
+  CHECK(predict(validate(c)).unsupported.value_or("").find("M=100") != std::string::npos);
 }
 
 TEST_CASE("unsupported_reason: an FP8 gather either sends less than a BF16 gather or is refused for padding",
@@ -283,7 +283,7 @@ TEST_CASE("unsupported_reason: an FP8 gather either sends less than a BF16 gathe
     c.parallel = "fsdp";
     c.gpus = ranks;
     c.gather = gather;
-    return resolve(c);
+    return validate(c);
   };
   const auto wire_bytes = [](const Plan& plan) {
     double sum = 0;
@@ -326,7 +326,7 @@ TEST_CASE("predict: sharded ranks reuse the buffers of whole units", "[predict]"
     c.gpus = 4;
     c.reshard = reshard;
     c.accumulation = accumulation;
-    return resolve(c);
+    return validate(c);
   };
   const auto gathered = [](const Plan& plan) {
     double sum = 0;
@@ -380,9 +380,9 @@ TEST_CASE("predict: whole gradients cost memory and save all but one reduction o
   for (const auto& [grads, name] : {std::pair{"fp32", "reduce_scatter"}, {"bf16", "reduce_scatter bf16"}}) {
     c.grads = grads;
     c.grad_sync = "every";
-    const Plan every = resolve(c);
+    const Plan every = validate(c);
     c.grad_sync = "last";
-    const Plan last = resolve(c);
+    const Plan last = validate(c);
     CHECK(bytes_of_ops(every, name) == 16 * bytes_of_ops(last, name));
     CHECK(bytes_of_ops(every, "add") > 0);
     CHECK(bytes_of_ops(last, "add") == 0);
@@ -402,7 +402,7 @@ TEST_CASE("dry_run: a repeated token does not read or write its embedding row ag
   const auto bytes_of_op = [&](std::int64_t batch, const std::string& name) {
     c.batch = batch;
     c.seq = 256;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     for (const OpCost& op : dry_run(plan, nullptr).ops())
       if (op.name == name) return op.bytes;
     return 0.0;
@@ -421,7 +421,7 @@ TEST_CASE("unsupported_reason: GPU shape limits are known without a GPU", "[pred
   const auto why = [](const char* device, auto&& change) {
     Case c;
     c.device = device;
-    Plan plan = resolve(c);
+    Plan plan = validate(c);
     change(plan.model);
     return unsupported_reason(plan).value_or("");
   };

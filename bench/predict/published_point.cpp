@@ -14,7 +14,7 @@
 #include <tuple>
 #include <utility>
 
-#include "bench/case/layout_support.h"
+#include "bench/case/plan.h"
 #include "bench/predict/published_models_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/number_range.h"

@@ -116,7 +116,7 @@ std::string folder_name(const std::filesystem::path& folder) {
 }
 
 StackEvidence measured_evidence(const Record& record, const BaselineLine& line, const std::string& folder) {
-  const Plan plan = resolve(case_from_json(record.case_fields));
+  const Plan plan = validate(case_from_json(record.case_fields));
   const Machine* machine = find_machine_of_gpu(record.env.gpu->name);
   if (!machine)
     throw InvalidInput(fmt::format("--stacks: no machine file of the GPU {}", record.env.gpu->name));

@@ -79,7 +79,7 @@ TEST_CASE("Trace: calls come in the order of a step on the CPU", "[trace]") {
   for (const Case& c : {case_of("tiny", "bf16", 1, "ddp"), case_of("tiny", "tensorwise", 2, "fsdp", 2),
                         case_of("tiny", "mxfp8", 2, "ddp"), case_of("tiny-moe", "blockwise", 1, "ddp", 3)}) {
     INFO(c.model << " " << c.recipe << " " << c.parallel);
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     const DryRun dry = dry_run(plan, nullptr);
     const auto attach = [](Rank& rank, Names* names) {
       rank.device().set_observer(names);
@@ -101,7 +101,7 @@ TEST_CASE("Trace: starts, waits, lanes and communicators are those of a step on 
     INFO(layout.gpus << " " << layout.context << " " << layout.parallel);
     Case c = case_of("tiny", "bf16", layout.gpus, layout.parallel);
     c.context = layout.context;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     const DryRun dry = dry_run(plan, nullptr);
     const auto attach = [](Rank& rank, TraceWriter* writer) {
       rank.device().set_observer(writer);
@@ -120,7 +120,7 @@ TEST_CASE("Trace: starts, waits, lanes and communicators are those of a step on 
 TEST_CASE("Trace: every collective is waited for after its start", "[trace]") {
   for (const std::string parallel : {"ddp", "fsdp", "hsdp"}) {
     INFO(parallel);
-    const Trace trace = dry_run(resolve(case_of("llama3.2-1b", "bf16", 4, parallel, 2)), nullptr).trace;
+    const Trace trace = dry_run(validate(case_of("llama3.2-1b", "bf16", 4, parallel, 2)), nullptr).trace;
     std::map<int, int> open;
     bool overlaps = false;
     int waits = 0;
@@ -142,7 +142,7 @@ TEST_CASE("Trace: every collective is waited for after its start", "[trace]") {
 }
 
 TEST_CASE("Trace: communicators have the ranks of their axes", "[trace]") {
-  const Trace trace = dry_run(resolve(case_of("llama3.2-1b", "bf16", 4, "hsdp")), nullptr).trace;
+  const Trace trace = dry_run(validate(case_of("llama3.2-1b", "bf16", 4, "hsdp")), nullptr).trace;
   const auto has = [&](const std::vector<int>& ranks) {
     return std::find(trace.comms.begin(), trace.comms.end(), ranks) != trace.comms.end();
   };
@@ -157,7 +157,7 @@ TEST_CASE("Trace: micro-steps between the first and the last are traced once", "
       INFO(parallel << " " << recipe);
       const auto calls = [&](std::int64_t accumulation) {
         return calls_by_name(
-            dry_run(resolve(case_of("llama3.2-1b", recipe, 4, parallel, accumulation)), nullptr).trace);
+            dry_run(validate(case_of("llama3.2-1b", recipe, 4, parallel, accumulation)), nullptr).trace);
       };
       const auto three = calls(3), four = calls(4), many = calls(43);
       for (const auto& [name, count] : many) {
@@ -166,7 +166,7 @@ TEST_CASE("Trace: micro-steps between the first and the last are traced once", "
         CHECK((count - three.at(name)) % 40 == 0);
       }
     }
-  const Trace trace = dry_run(resolve(case_of("llama3.2-1b", "bf16", 4, "fsdp", 43)), nullptr).trace;
+  const Trace trace = dry_run(validate(case_of("llama3.2-1b", "bf16", 4, "fsdp", 43)), nullptr).trace;
   CHECK(trace.micro_steps.size() == 3);
   CHECK(trace.repeats == 41);
   CHECK(trace.update_begin > trace.micro_steps.back());
@@ -178,7 +178,7 @@ TEST_CASE("Trace: FLOPs and expert traffic count all micro-steps", "[trace]") {
     Case c = case_of("moe-4b-a1b", "bf16", 4, "fsdp", accumulation);
     c.ep = 4;
     c.routing = "balanced";
-    return dry_run(resolve(c), nullptr);
+    return dry_run(validate(c), nullptr);
   };
   const DryRun one = run(1), many = run(12);
   CHECK(many.model_flops() == Approx(12 * one.model_flops()));

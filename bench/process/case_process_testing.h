@@ -77,7 +77,7 @@ inline SweepOptions sweep_into(const TempDirectory& directory, const std::string
 
 /// Resolves the cases and runs the sweep.
 inline int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
-  return run_sweep(resolve(grid), options);
+  return run_sweep(validate(grid), options);
 }
 
 /// Returns the rows of the file by seed. Every line must be a record, and every case must be there once.

@@ -64,7 +64,7 @@ Record fake_part(const Case& c, const NodeShare& share, StepBoard& board) {
   std::ofstream(c.save_init, std::ios::app)
       << fmt::format("{} {} {} {} {}\n", c.seed, share.first, share.local, share.first_gpu, getpid())
       << std::flush;
-  Record record = start_record(resolve(c));
+  Record record = start_record(validate(c));
   if (c.seed == (coordinator ? kCoordinatorAborts : kWorkerAborts)) {
     signal(SIGABRT, SIG_DFL);  // not the test framework's handler
     fmt::print(stderr, "the reason\n");
@@ -167,7 +167,7 @@ class Together {
   std::map<std::int64_t, Record> rows() const { return rows_by_seed(options_); }
   /// Returns the rows that the next start counts.
   Rows counted_rows() const {
-    return read_finished_rows(options_.out + "/records.jsonl", resolve(grid_), false);
+    return read_finished_rows(options_.out + "/records.jsonl", validate(grid_), false);
   }
   std::string error_of(std::int64_t seed) const { return rows().at(seed).error.value_or("none"); }
   const Address& address() const { return address_; }

@@ -76,7 +76,7 @@ TEST_CASE("Coordinator: a worker that sends nonsense is lost and named", "[toget
     const pid_t pid = in_background([&] {
       errors_to(directory / "stderr");
       Coordinator coordinator({0, 2, 0, "the test"}, address, kSharedSecret, kShort);
-      const CaseProcessResult result = coordinator.run(kEndless, resolve(case_of_two()), 0);
+      const CaseProcessResult result = coordinator.run(kEndless, validate(case_of_two()), 0);
       fmt::print(stderr, "{}\n{}\n", result.where, fmt::join(coordinator.lost(), ", "));
       return static_cast<int>(result.end);
     });
@@ -127,7 +127,7 @@ TEST_CASE("Coordinator: the row of a case that a worker refuses has the worker's
   const Address address = free_address();
   const pid_t pid = in_background([&] {
     Coordinator coordinator({0, 2, 0, "the test"}, address, kSharedSecret, kShort);
-    const CaseProcessResult result = coordinator.run(kEndless, resolve(case_of_two()), 0);
+    const CaseProcessResult result = coordinator.run(kEndless, validate(case_of_two()), 0);
     std::ofstream(directory / "said") << result.last_lines;
     return static_cast<int>(result.end);
   });

@@ -62,7 +62,7 @@ Plan path_plan(const PathSetup& setup) {
   c.parallel = setup.parallel;
   c.master = setup.master;
   c.lr = 1e-3;
-  return resolve(c);
+  return validate(c);
 }
 
 struct PathOutcome {

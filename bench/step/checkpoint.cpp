@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/machine/build_info.h"
 #include "bench/step/checkpoint_files.h"
 #include "kernels/base/untrusted_input.h"

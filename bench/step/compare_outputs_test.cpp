@@ -17,7 +17,7 @@ using namespace precbench::testing;
 namespace {
 
 OutputDistance outputs_of(const Case& c) {
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   std::vector<OutputDistance> results(plan.ranks);
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
     rank.parameters().initialize(plan.seed, kInitialDeviation);
@@ -60,7 +60,7 @@ std::vector<float> features_of(Rank& rank, Transformer& transformer, const Plan&
 TEST_CASE("compare_outputs: equals distances in FP64 from both models' hidden states", "[fidelity]") {
   for (const char* recipe : {"tensorwise", "mxfp8", "nvfp4_all"}) {
     INFO(recipe);
-    const Plan plan = resolve(fidelity_case(2, recipe));
+    const Plan plan = validate(fidelity_case(2, recipe));
     run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
       rank.parameters().initialize(plan.seed, 5 * kInitialDeviation);
       const std::int64_t M = plan.tokens_per_micro_step(), V = plan.model.vocab;
@@ -165,7 +165,7 @@ TEST_CASE("measure_fidelity: the comparison of outputs leaves the training step 
   const auto loss_of = [](std::int64_t batches) {
     Case c = fidelity_case(2, "nvfp4_all");
     c.fidelity_batches = batches;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     double loss = 0;
     run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
       rank.parameters().initialize(plan.seed, kInitialDeviation);

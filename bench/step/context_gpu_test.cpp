@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/step_runner.h"
 #include "kernels/testing/temp_directory.h"
@@ -46,7 +46,7 @@ Plan context_plan(const ContextSetting& setting) {
   c.recompute = setting.recompute;
   c.reduce_amax = setting.ranks > 1 && setting.recipe != "bf16" ? "on" : "off";
   c.lr = 1e-3;
-  return resolve(c);
+  return validate(c);
 }
 
 struct ContextTrained {

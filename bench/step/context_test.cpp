@@ -4,7 +4,7 @@
 #include <atomic>
 #include <tuple>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/step/rank_setup_testing.h"
 #include "kernels/device/device.h"
 

@@ -69,7 +69,7 @@ double mean(std::vector<double>::const_iterator from, std::size_t count) {
 
 /// `cpu_steps`: number of leading steps, of kSteps, that the CPU runs too.
 void check_curves(const Case& c, int cpu_threads, int cpu_steps) {
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   INFO(c.model << " " << c.recipe);
   const std::vector<double> gpu = curve(*repeatable_gpu(), plan, 0, kCurveSteps);
   const std::vector<double> cpu = curve(*make_cpu_device(cpu_threads), plan, 0, cpu_steps);

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <mutex>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/step/delayed_testing.h"
 #include "kernels/testing/text_checks.h"
 
@@ -104,16 +104,16 @@ TEST_CASE("unsupported_reason: without reduction FP8 gather and FP8 dispatch are
   c.recipe = directory.write("mine.json", with_history("tensorwise_delayed", kApart).dump());
   c.gpus = 2;
   c.parallel = "fsdp";
-  CHECK(!unsupported_reason(resolve(c)));
+  CHECK(!unsupported_reason(validate(c)));
   c.gather = "fp8";
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "FP8 gather: history.reduce is false, so ranks have no common scale for their weight shards");
   c.gather = "bf16";
   c.parallel = "ddp";
   c.model = "tiny-moe";
   c.ep = 2;
-  CHECK(!unsupported_reason(resolve(c)));
+  CHECK(!unsupported_reason(validate(c)));
   c.dispatch = "fp8";
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "--dispatch fp8: history.reduce is false, but tokens of several ranks need a common scale");
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
@@ -77,7 +77,7 @@ inline Plan delayed_plan(const DelayedSetup& setup) {
   c.dispatch = setup.dispatch;
   c.clip = 0;
   c.lr = 1e-3;
-  Plan plan = resolve(c);
+  Plan plan = validate(c);
   REQUIRE(!unsupported_reason(plan));
   plan.optimizer.lr = setup.lr;
   return plan;

@@ -1,12 +1,12 @@
 // The fidelity probe on ranks: its results equal those computed from two runs' gradients, for any sharding;
 // BF16 has no error; recipes have a known order; and it changes neither weights nor memory of the training.
+#include "bench/case/plan.h"
 #include "bench/step/fidelity.h"
 
 #include <cmath>
 #include <limits>
 #include <map>
 
-#include "bench/case/supported.h"
 #include "bench/predict/predict.h"
 #include "bench/step/change_weights.h"
 #include "bench/step/fidelity_testing.h"
@@ -53,7 +53,7 @@ std::vector<Fidelity> measured(const Plan& plan, ReferencePlace place = Referenc
 }
 
 double error_of(const Case& c, std::size_t state = 0) {
-  return measured(resolve(c)).at(state).whole.error.mean.value_or(NAN);
+  return measured(validate(c)).at(state).whole.error.mean.value_or(NAN);
 }
 
 /// Returns the gradient and the loss of one step of a plan, under the plan's own stress.
@@ -76,7 +76,7 @@ TEST_CASE("measure_fidelity: equals error and cosine and bias computed from the 
   for (const char* recipe : {"tensorwise", "blockwise", "mxfp8"}) {
     Case c = case_of(recipe);
     c.fidelity_stress = "ffn:9 norm:-9";
-    const std::vector<Fidelity> probe = measured(resolve(c));
+    const std::vector<Fidelity> probe = measured(validate(c));
     c.fidelity_batches = 0, c.fidelity_stress = "";
     for (const Fidelity& f : probe) {
       INFO(recipe << ", stress " << f.stress);
@@ -84,9 +84,9 @@ TEST_CASE("measure_fidelity: equals error and cosine and bias computed from the 
       double error = 0, cosine = 0, bias = 0, loss = 0, bf16_loss = 0;
       for (std::int64_t step = 0; step < 2; ++step) {
         c.recipe = recipe;
-        const auto [r, recipe_loss] = gradient_of(resolve(c), step);
+        const auto [r, recipe_loss] = gradient_of(validate(c), step);
         c.recipe = "bf16";
-        const auto [g, reference_loss] = gradient_of(resolve(c), step);
+        const auto [g, reference_loss] = gradient_of(validate(c), step);
         double rg = 0, rr = 0, gg = 0, dd = 0;
         for (const auto& [name, values] : g)
           for (std::size_t i = 0; i < values.size(); ++i) {
@@ -111,7 +111,7 @@ TEST_CASE("measure_fidelity: equals error and cosine and bias computed from the 
 TEST_CASE("measure_fidelity: decoded FP8 gradients are compared with BF16's before the cast", "[fidelity]") {
   /// Returns the relative error and the bias of one step's gradient of two plans.
   const auto apart = [](const Case& c, const Case& reference, std::int64_t step) {
-    const Named r = gradient_of(resolve(c), step).first, g = gradient_of(resolve(reference), step).first;
+    const Named r = gradient_of(validate(c), step).first, g = gradient_of(validate(reference), step).first;
     double rg = 0, gg = 0, dd = 0;
     for (const auto& [name, values] : g)
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -126,8 +126,8 @@ TEST_CASE("measure_fidelity: decoded FP8 gradients are compared with BF16's befo
     if (bf16) c.grads = "e4m3", c.fidelity_stress = "ffn:9";
     const int batches = bf16 ? 2 : 1;  // a second batch has delayed scales, and runs of one step have not
     c.fidelity_batches = batches;
-    const std::vector<Fidelity> probe = measured(resolve(c)),
-                                from_host = measured(resolve(c), ReferencePlace::host);
+    const std::vector<Fidelity> probe = measured(validate(c)),
+                                from_host = measured(validate(c), ReferencePlace::host);
     c.fidelity_batches = 0, c.fidelity_stress = "";
     for (std::size_t i = 0; i < probe.size(); ++i) {
       c.stress = probe[i].stress;
@@ -150,20 +150,20 @@ TEST_CASE("measure_fidelity: decoded FP8 gradients are compared with BF16's befo
   }
   Case c = case_of("bf16", 2);
   c.grads = "e4m3";
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "fidelity: gradients in e4m3 need one rank and one micro-batch; use --grads bf16 or fp32");
   c = case_of("bf16");
   c.grads = "e4m3", c.accumulation = 2;
-  CHECK(unsupported_reason(resolve(c)).value_or("").starts_with("fidelity: gradients in e4m3"));
+  CHECK(unsupported_reason(validate(c)).value_or("").starts_with("fidelity: gradients in e4m3"));
 }
 
 TEST_CASE("measure_fidelity: probes the first recipe even if another follows within the batches",
           "[fidelity]") {
   Case c = case_of("mxfp8");
-  const double error = *measured(resolve(c)).at(0).whole.error.mean;
+  const double error = *measured(validate(c)).at(0).whole.error.mean;
   c.steps = 10;
   c.switch_recipe = "bf16@1";
-  CHECK(*measured(resolve(c)).at(0).whole.error.mean == error);
+  CHECK(*measured(validate(c)).at(0).whole.error.mean == error);
 }
 
 TEST_CASE("measure_fidelity: BF16 against itself has exactly zero error", "[fidelity]") {
@@ -174,7 +174,7 @@ TEST_CASE("measure_fidelity: BF16 against itself has exactly zero error", "[fide
       const std::string text = changed;
       set_text(c, *find_field(text.substr(0, text.find('='))), text.substr(text.find('=') + 1));
       c.fidelity_stress = "ffn:16";
-      for (const Fidelity& f : measured(resolve(c))) {
+      for (const Fidelity& f : measured(validate(c))) {
         CHECK((f.whole.error.mean == 0 && f.whole.cosine.mean == 1 && f.whole.bias.mean == 0));
         CHECK(f.loss_difference.mean == 0);
         CHECK(f.layers.size() == 2);
@@ -188,7 +188,7 @@ TEST_CASE("measure_fidelity: known errors of recipes have their known order", "[
     Case c = case_of(recipe);
     c.fidelity_batches = 4;
     c.fidelity_stress = "ffn:16";
-    return measured(resolve(c));
+    return measured(validate(c));
   };
   const auto tensorwise = stressed("tensorwise"), mxfp8 = stressed("mxfp8");
   // Delayed scales come from the batches before, with the same weights, also under a stress.
@@ -208,11 +208,11 @@ TEST_CASE("measure_fidelity: known errors of recipes have their known order", "[
 
 TEST_CASE("measure_fidelity: several ranks return the results of one", "[fidelity]") {
   // With scales of 32 values, splitting the tokens among ranks splits no scale group.
-  const std::vector<Fidelity> one = measured(resolve(case_of("mxfp8")));
+  const std::vector<Fidelity> one = measured(validate(case_of("mxfp8")));
   for (const auto& [ranks, parallel] :
        {std::pair{2, "ddp"}, {2, "fsdp"}, {4, "ddp"}, {4, "fsdp"}, {4, "hsdp"}}) {
     INFO(ranks << " " << parallel);
-    const Fidelity many = measured(resolve(case_of("mxfp8", ranks, parallel)))[0], &alone = one[0];
+    const Fidelity many = measured(validate(case_of("mxfp8", ranks, parallel)))[0], &alone = one[0];
     // A different order of summation changes the FP32 sums of weight gradients only, not the activations'
     // gradients.
     const auto same = [](double a, double b) { return std::fabs(a - b) < 1e-5; };
@@ -254,7 +254,7 @@ TEST_CASE("measure_fidelity: a reference on the host only reorders sums and save
     if (pieces) c.model = wide, c.seq = 32, c.batch = 1;
     c.fidelity_batches = 1;
     c.grads = grads;
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     const DryRun device = dry_run(plan, nullptr), host = dry_run(plan, nullptr, 0);
     CHECK(host.extent < device.extent);
     CHECK(host.peak.bytes == device.peak.bytes);
@@ -276,7 +276,7 @@ TEST_CASE("under_stress: weights are restored bit for bit even if the stress mad
         INFO("master " << master << ", " << ranks << " ranks, " << kind);
         Case c = case_of("bf16", ranks, parallel);
         c.master = master;
-        const Plan plan = resolve(c);
+        const Plan plan = validate(c);
         const Stress stress = *parse_stress(kind);
         const Stress inverse{stress.kind, -stress.exponent, stress.channels};
         struct Seen {
@@ -310,7 +310,7 @@ TEST_CASE("under_stress: weights are restored bit for bit even if the stress mad
 TEST_CASE("KeptChoices: a slot flips if its expert was none of the token's", "[fidelity][moe]") {
   Case c = case_of("bf16");
   c.model = "tiny-moe", c.seq = 2, c.batch = 1, c.accumulation = 2;
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   REQUIRE(plan.model.moe.rule.top_k == 2);
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource&) {
     Routers& routers = *rank.parameters().routers();
@@ -334,7 +334,7 @@ TEST_CASE("measure_fidelity: route flips increase with fewer mantissa bits", "[f
   const auto flips = [](const char* recipe, int ranks = 1) {
     Case c = case_of(recipe, ranks);
     c.model = "tiny-moe";
-    const std::optional<RouteFlips> found = measured(resolve(c)).at(0).route_flips;
+    const std::optional<RouteFlips> found = measured(validate(c)).at(0).route_flips;
     REQUIRE(found);
     CHECK(found->layers.size() == 4);
     return found->all;
@@ -344,5 +344,5 @@ TEST_CASE("measure_fidelity: route flips increase with fewer mantissa bits", "[f
   CHECK(mxfp8 > 0);
   CHECK(flips("rowwise_e4m1") > 2 * mxfp8);
   CHECK(std::fabs(flips("mxfp8", 2) - mxfp8) < 1e-9);  // the same tokens, split over two ranks
-  CHECK(!measured(resolve(case_of("mxfp8"))).at(0).route_flips);
+  CHECK(!measured(validate(case_of("mxfp8"))).at(0).route_flips);
 }

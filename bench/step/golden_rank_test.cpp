@@ -40,7 +40,7 @@ Plan plan_of(const Golden& golden, int ranks, const char* parallel, int ep = 1) 
   c.parallel = parallel;
   c.batch = golden.B / ranks;
   c.seq = golden.T;
-  Plan plan = resolve(c);
+  Plan plan = validate(c);
   plan.model = golden.model;
   plan.converted.assign(static_cast<std::size_t>(plan.model.layers), ConvertedLayers::Roles{});
   plan.optimizer = golden.optimizer;

@@ -46,21 +46,21 @@ TEST_CASE("resolve: gradients.sum comes from the recipe and applies to E4M3 grad
   const TempDirectory directory;
   Case c;
   c.recipe = with_sum(directory, "f32");
-  const Plan plain = resolve(c);
+  const Plan plain = validate(c);
   CHECK(!plain.parameters.round_gradient_sums);
   c.recipe = with_sum(directory, "e4m3");
-  const Plan rounded = resolve(c);
+  const Plan rounded = validate(c);
   CHECK(rounded.parameters.round_gradient_sums);
   CHECK(rounded.id != plain.id);
   CHECK((*definition_record(plain).recipe)["gradients"] == nlohmann::ordered_json{{"format", "e4m3"}});
   CHECK((*definition_record(rounded).recipe)["gradients"] ==
         nlohmann::ordered_json{{"format", "e4m3"}, {"sum", "e4m3"}});
   c.grads = "bf16";
-  CHECK(!resolve(c).parameters.round_gradient_sums);
+  CHECK(!validate(c).parameters.round_gradient_sums);
   c = {};
   c.recipe = "msamp_o1";
   c.switch_recipe = with_sum(directory, "e4m3") + "@5";
   c.steps = 10;
-  CHECK(contains(refusal_of([&] { resolve(c); }),
+  CHECK(contains(refusal_of([&] { validate(c); }),
                  "gradients e4m3 summed in e4m3, but the run has fp16, bf16, e4m3"));
 }

@@ -1,5 +1,6 @@
 // The held-out loss: its value, its memory, and that ranks, recipe and sharding do not change the evaluated
 // tokens.
+#include "bench/case/plan.h"
 #include "bench/step/held_out.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,6 @@
 #include <optional>
 #include <tuple>
 
-#include "bench/case/supported.h"
 #include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
@@ -96,7 +96,7 @@ TEST_CASE("HeldOut: the loss equals that of a training step on the same sequence
       c.model = "tiny";  // a vocabulary size that a quantized head supports
       c.head = head;
       c.eval_tokens = 2 * kT;  // one batch
-      const Plan plan = resolve(c);
+      const Plan plan = validate(c);
       const Evaluation evaluation = evaluated(plan);
       CHECK((evaluation.step == 1 && evaluation.tokens == 2 * kT));
       const std::unique_ptr<DataSource> data = open_data(held_out_options(plan.fields, plan.model));
@@ -110,7 +110,7 @@ TEST_CASE("HeldOut: the loss equals that of a training step on the same sequence
       CHECK(std::fabs(*evaluation.loss - loss) < 1e-6);  // a different order of summation
       // bf16_loss uses the same weights in BF16 and equals the loss of the recipe bf16.
       c.recipe = "bf16", c.head = "bf16";
-      CHECK(evaluation.bf16_loss == evaluated(resolve(c)).loss);
+      CHECK(evaluation.bf16_loss == evaluated(validate(c)).loss);
       CHECK((evaluation.bf16_loss == evaluation.loss) == (std::string(recipe) == "bf16"));
     }
 }
@@ -118,12 +118,12 @@ TEST_CASE("HeldOut: the loss equals that of a training step on the same sequence
 TEST_CASE("HeldOut: neither the number of ranks nor the sharding changes a bit of the loss", "[held_out]") {
   HeldOutFiles files;
   for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
-    const Evaluation one = evaluated(resolve(files.case_of(recipe, 1, "ddp")));
+    const Evaluation one = evaluated(validate(files.case_of(recipe, 1, "ddp")));
     CHECK(one.tokens == 7 * kT);
     for (const auto& [ranks, parallel] :
          {std::pair{2, "ddp"}, {2, "fsdp"}, {3, "ddp"}, {3, "fsdp"}, {4, "hsdp"}, {8, "ddp"}}) {
       INFO(recipe << ", " << ranks << " ranks, " << parallel);
-      const Evaluation many = evaluated(resolve(files.case_of(recipe, ranks, parallel)));
+      const Evaluation many = evaluated(validate(files.case_of(recipe, ranks, parallel)));
       CHECK(many.tokens == one.tokens);
       CHECK(many.loss == one.loss);
       CHECK(many.loss_error == one.loss_error);
@@ -136,13 +136,13 @@ TEST_CASE("HeldOut: ranks that share sequences evaluate the same ones", "[held_o
   HeldOutFiles files;
   for (const char* recipe : {"bf16", "tensorwise"}) {
     Case c = files.case_of(recipe, 1, "ddp");
-    const Evaluation one = evaluated(resolve(c));
+    const Evaluation one = evaluated(validate(c));
     for (const auto& [ranks, context, parallel] :
          {std::tuple{2, 2, "ddp"}, {2, 2, "fsdp"}, {4, 4, "fsdp"}, {4, 2, "ddp"}, {8, 2, "hsdp"}}) {
       INFO(recipe << ", " << ranks << " ranks, " << parallel << ", context " << context);
       c = files.case_of(recipe, ranks, parallel);
       c.context = context;
-      const Evaluation many = evaluated(resolve(c));
+      const Evaluation many = evaluated(validate(c));
       CHECK(many.tokens == one.tokens);
       // Tensors are scaled by the amax of a rank's own tokens: measured 2e-3.
       const double bound = std::string(recipe) == "bf16" ? 1e-6 : 5e-3;
@@ -156,7 +156,7 @@ TEST_CASE("HeldOut: every seed and recipe reads the same sequences", "[held_out]
   HeldOutFiles files;
   Case c = files.case_of("bf16", 1, "ddp");
   const auto first_tokens = [&] {
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     std::vector<std::int32_t> tokens(kT + 1);
     open_data(held_out_options(plan.fields, plan.model))->sequence(0, kT, tokens.data());
     return tokens;
@@ -171,11 +171,11 @@ TEST_CASE("HeldOut: the standard error is taken over sequences", "[held_out]") {
   HeldOutFiles files;
   Case c = files.case_of("bf16", 1, "ddp");
   c.eval_tokens = 1;  // rounded up to a whole sequence
-  const Evaluation one = evaluated(resolve(c));
+  const Evaluation one = evaluated(validate(c));
   CHECK(one.tokens == kT);
   CHECK(!one.loss_error.has_value());
   c.eval_tokens = kT + 1;
-  const Evaluation two = evaluated(resolve(c));
+  const Evaluation two = evaluated(validate(c));
   CHECK(two.tokens == 2 * kT);
   // The standard error of two values is half their distance, which is the distance of each from the mean.
   REQUIRE(two.loss_error.has_value());
@@ -207,7 +207,7 @@ TEST_CASE("HeldOut: read() evaluates the same weights in BF16 and in other recip
     INFO(recipe);
     Case c = files.case_of(recipe, 1, "ddp");
     c.eval_recipes = "rowwise_e5m2,mxfp8,tensorwise_delayed";
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     const std::vector<Reading>& readings = all.emplace_back(readings_of(plan));
     REQUIRE(readings.size() == 4);
     CHECK((readings[0].recipe == "bf16" && readings[1].recipe == "rowwise_e5m2" &&
@@ -239,7 +239,7 @@ TEST_CASE("HeldOut: neither the number of ranks nor the sharding changes a bit o
   const auto case_of = [&](int ranks, const char* parallel) {
     Case c = files.case_of("bf16", ranks, parallel);
     c.eval_recipes = "rowwise,mxfp8";
-    return resolve(c);
+    return validate(c);
   };
   const std::vector<Reading> one = readings_of(case_of(1, "ddp"));
   for (const auto& [ranks, parallel] : {std::pair{2, "fsdp"}, {3, "ddp"}, {4, "hsdp"}}) {
@@ -259,7 +259,7 @@ TEST_CASE("unsupported_reason: weights kept in FP8 cannot be read in other recip
   Case c = files.case_of("tensorwise", 2, "fsdp");
   c.gather = "fp8";
   c.eval_recipes = "rowwise";
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "--eval-recipes: weights gathered in FP8 leave no BF16 weights to read in another recipe");
 }
 
@@ -267,7 +267,7 @@ TEST_CASE("HeldOut: weights gathered in FP8 have no BF16 loss", "[held_out]") {
   HeldOutFiles files;
   Case c = files.case_of("tensorwise", 2, "fsdp");
   c.gather = "fp8";
-  const Evaluation evaluation = evaluated(resolve(c));
+  const Evaluation evaluation = evaluated(validate(c));
   CHECK(evaluation.loss.has_value());
   CHECK(!evaluation.bf16_loss.has_value());
 }
@@ -280,7 +280,7 @@ TEST_CASE("HeldOut: overlap() counts held-out sequences that training has seen",
   int files_written = 0;  // each file needs a new name: a process reads a name only once
   const auto overlap = [&](const std::string& training, std::size_t steps) {
     c.data = directory.write(fmt::format("{}.u16", ++files_written), training);
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     return HeldOut(plan).overlap(*open_data(data_options(plan.fields, plan.model)), steps);
   };
   CHECK(overlap(all, 1) ==

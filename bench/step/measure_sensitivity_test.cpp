@@ -105,7 +105,7 @@ TEST_CASE("sensitivity: the whole recipe's cell equals the fidelity probe bit fo
        {"tensorwise", "tensorwise_delayed", "blockwise", "mxfp8", "nvfp4_all", "quartet"})
     for (const auto& [ranks, parallel] : {std::pair{1, "ddp"}, {2, "fsdp"}}) {
       INFO(recipe << " " << ranks << " " << parallel);
-      const Measured found = measured_sensitivity(resolve(case_of(recipe, "gemms", ranks, parallel)));
+      const Measured found = measured_sensitivity(validate(case_of(recipe, "gemms", ranks, parallel)));
       const CellRecord& whole = cell(found.sensitivity, "recipe", CellKind::whole, recipe);
       CHECK(same(whole.loss_difference, found.probe.loss_difference));
       CHECK(same(whole.whole, found.probe.whole));
@@ -120,7 +120,7 @@ TEST_CASE("sensitivity: a cell with a keep_bf16 list equals the probe of a case 
           "[sensitivity]") {
   for (const char* recipe : {"rowwise", "tensorwise", "tensorwise_delayed"}) {
     Case c = case_of(recipe, "roles,blocks,linears");
-    const Measured found = measured_sensitivity(resolve(c));
+    const Measured found = measured_sensitivity(validate(c));
     c.sensitivity = "";
     int kept = 0;
     for (const CellRecord& one : found.sensitivity.cells) {
@@ -131,7 +131,7 @@ TEST_CASE("sensitivity: a cell with a keep_bf16 list equals the probe of a case 
       INFO(recipe << " " << one.group << " " << one.part);
       ++kept;
       c.keep_bf16 = fmt::format("{}", fmt::join(one.keep_bf16, ","));
-      const Plan plan = resolve(c);
+      const Plan plan = validate(c);
       Fidelity probe;
       run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
         rank.parameters().initialize(plan.seed, kInitialDeviation);
@@ -148,7 +148,7 @@ TEST_CASE("sensitivity: quantizing nothing costs exactly nothing", "[sensitivity
   for (const char* recipe : {"bf16", "rowwise", "tensorwise", "nvfp4_all"}) {
     INFO(recipe);
     const SensitivityRecord record =
-        measured_sensitivity(resolve(case_of(recipe, "gemms,operands"))).sensitivity;
+        measured_sensitivity(validate(case_of(recipe, "gemms,operands"))).sensitivity;
     const CellRecord& control = cell(record, "recipe", CellKind::control, "nothing");
     CHECK(same(control.loss_difference, {0, 0, 0}));
     CHECK(same(control.whole.error, {0, 0, 0}));
@@ -162,7 +162,7 @@ TEST_CASE("sensitivity: quantizing nothing costs exactly nothing", "[sensitivity
 TEST_CASE("sensitivity: backward GEMMs and gradients distort the gradient but not the loss before an update",
           "[sensitivity]") {
   const SensitivityRecord record =
-      measured_sensitivity(resolve(case_of("rowwise", "gemms,operands"))).sensitivity;
+      measured_sensitivity(validate(case_of("rowwise", "gemms,operands"))).sensitivity;
   for (const auto& [group, part] :
        {std::pair{"gemms", "dgrad"}, {"gemms", "wgrad"}, {"operands", "gradients"}}) {
     const CellRecord& one = cell(record, group, CellKind::alone, part);
@@ -181,7 +181,7 @@ TEST_CASE("sensitivity: backward GEMMs and gradients distort the gradient but no
 TEST_CASE("sensitivity: mantissa bits halve the gradient error and scale granularity hardly changes it",
           "[sensitivity]") {
   const SensitivityRecord record =
-      measured_sensitivity(resolve(case_of("rowwise", "elements,scales"))).sensitivity;
+      measured_sensitivity(validate(case_of("rowwise", "elements,scales"))).sensitivity;
   const auto error = [&](const char* group, const char* part) {
     return *cell(record, group, CellKind::variant, part).whole.error.mean;
   };
@@ -229,10 +229,10 @@ TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that b
         }
     });
   };
-  const Plan plan = resolve(case_of("rowwise", "roles,blocks,linears,best"));
+  const Plan plan = validate(case_of("rowwise", "roles,blocks,linears,best"));
   const SensitivityRecord found = measured_sensitivity(plan, plant).sensitivity;
   const SensitivityRecord without =
-      measured_sensitivity(resolve(case_of("rowwise", "gemms")), train_on_ffn).sensitivity;
+      measured_sensitivity(validate(case_of("rowwise", "gemms")), train_on_ffn).sensitivity;
   CHECK(std::fabs(*found.loss_bf16 - *without.loss_bf16) < 1e-4);
   const double price = *cell(found, "recipe", CellKind::whole, "rowwise").loss_difference.mean;
   // The planted layer must account for 0.8 of the price (below), so the recipe without it may cost at most a
@@ -256,7 +256,7 @@ TEST_CASE("sensitivity: an outlier planted in one block's FFN is found in that b
 }
 
 TEST_CASE("sensitivity: sums compare the parts with the whole batch by batch", "[sensitivity]") {
-  const SensitivityRecord record = measured_sensitivity(resolve(case_of("rowwise", "blocks"))).sensitivity;
+  const SensitivityRecord record = measured_sensitivity(validate(case_of("rowwise", "blocks"))).sensitivity;
   double alone = 0, kept = 0;
   for (const CellRecord& one : record.cells) {
     if (one.kind == CellKind::alone) alone += *one.loss_difference.mean;
@@ -275,7 +275,7 @@ TEST_CASE("sensitivity: sums compare the parts with the whole batch by batch", "
 TEST_CASE("sensitivity: neither ranks nor the place of the BF16 gradient change a cell", "[sensitivity]") {
   // With scales of 32 values, splitting the tokens among ranks splits no scale group.
   const std::string groups = "operands,blocks,best";
-  const SensitivityRecord one = measured_sensitivity(resolve(case_of("mxfp8", groups))).sensitivity;
+  const SensitivityRecord one = measured_sensitivity(validate(case_of("mxfp8", groups))).sensitivity;
   const auto check_near = [&](const SensitivityRecord& other) {
     REQUIRE(other.cells.size() >= 2 + 3 + 8);
     for (std::size_t i = 0; i < 2 + 3 + 8; ++i) {
@@ -284,15 +284,15 @@ TEST_CASE("sensitivity: neither ranks nor the place of the BF16 gradient change 
       CHECK(std::fabs(*one.cells[i].whole.error.mean - *other.cells[i].whole.error.mean) < 1e-5);
     }
   };
-  check_near(measured_sensitivity(resolve(case_of("mxfp8", groups, 2))).sensitivity);
-  check_near(measured_sensitivity(resolve(case_of("mxfp8", groups, 4, "fsdp"))).sensitivity);
-  check_near(measured_sensitivity(resolve(case_of("mxfp8", groups)), {}, ReferencePlace::host).sensitivity);
+  check_near(measured_sensitivity(validate(case_of("mxfp8", groups, 2))).sensitivity);
+  check_near(measured_sensitivity(validate(case_of("mxfp8", groups, 4, "fsdp"))).sensitivity);
+  check_near(measured_sensitivity(validate(case_of("mxfp8", groups)), {}, ReferencePlace::host).sensitivity);
 }
 
 TEST_CASE("sensitivity: models with experts have cells too", "[sensitivity]") {
   Case c = case_of("rowwise", "standard");
   c.model = "tiny-moe";
-  const SensitivityRecord record = measured_sensitivity(resolve(c)).sensitivity;
+  const SensitivityRecord record = measured_sensitivity(validate(c)).sensitivity;
   CHECK(cell(record, "recipe", CellKind::control, "nothing").loss_difference.mean == 0);
   CHECK(*cell(record, "roles", CellKind::alone, "down").whole.error.mean > 0);
   CHECK(record.skipped.size() == 4);  // element formats that no grouped GEMM supports

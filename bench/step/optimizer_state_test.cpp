@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/predict/predict.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/rank_testing.h"
@@ -51,7 +51,7 @@ Plan optimizer_plan(const OptimizerSetup& setup, const std::string& checkpoints 
   c.steps = 4;
   c.checkpoint_every = 2;
   c.checkpoint_dir = checkpoints;
-  return resolve(c);
+  return validate(c);
 }
 
 std::string words_of(const OptimizerSetup& s) {
@@ -193,7 +193,7 @@ TEST_CASE("dry_run: optimizer state takes the bytes of its dtypes", "[memory][op
     setup.parallel = ranks == 1 ? "ddp" : "fsdp";
     Case c = optimizer_plan(setup).fields;
     c.model = "tiny";
-    const Plan plan = resolve(c);
+    const Plan plan = validate(c);
     const std::int64_t moments = dry_run(plan, nullptr).highest.bytes[static_cast<int>(Segment::moments)];
     return static_cast<double>(moments) * ranks / static_cast<double>(parameter_count(plan.model));
   };
@@ -234,7 +234,7 @@ TEST_CASE("dry_run: state of MS-AMP's levels takes the bytes of its dtypes", "[m
       c.batch = 1;
       c.gpus = ranks;
       c.parallel = ranks == 1 ? "ddp" : "fsdp";
-      const Plan plan = resolve(c);
+      const Plan plan = validate(c);
       REQUIRE(!unsupported_reason(plan));
       const MemoryUse use = dry_run(plan, nullptr).highest;
       const auto bytes = [&](Segment segment) {
@@ -269,7 +269,7 @@ TEST_CASE("resolve: formats that an optimizer does not support are refused in on
           "[case][optimizer]") {
   const auto refusal = [](const nlohmann::ordered_json& fields) -> std::string {
     try {
-      resolve(case_from_json(fields));
+      validate(case_from_json(fields));
     } catch (const InvalidInput& error) {
       return error.what();
     }
@@ -295,7 +295,7 @@ TEST_CASE("resolve: formats that an optimizer does not support are refused in on
   CHECK(refusal({{"optimizer", "lion"}, {"recipe", "msamp_o1"}, {"master", "bf16"}}) ==
         "--grads e4m3: needs scales, which lion does not support; adamw does");
   const auto unsupported = [](const nlohmann::ordered_json& fields) {
-    return unsupported_reason(resolve(case_from_json(fields))).value_or("");
+    return unsupported_reason(validate(case_from_json(fields))).value_or("");
   };
   CHECK(unsupported({{"grads", "e4m3"}, {"gpus", 4}, {"parallel", "hsdp"}, {"shard_group", 2}}) ==
         "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp");
@@ -326,15 +326,15 @@ TEST_CASE("resolve: formats that an optimizer does not support are refused in on
 TEST_CASE("resolve: a recipe's master and weights and gradients apply unless the case sets them",
           "[case][optimizer]") {
   const auto kept = [](const nlohmann::ordered_json& fields) {
-    const Plan plan = resolve(case_from_json(fields));
+    const Plan plan = validate(case_from_json(fields));
     return std::pair(plan.parameters.master, plan.parameters.gradients);
   };
   CHECK(kept({{"recipe", "msamp_o1"}}) == std::pair(Master::fp16, DType::e4m3));
   CHECK(kept({{"recipe", "msamp_o1"}, {"master", "bf16_sr"}}) == std::pair(Master::bf16_sr, DType::e4m3));
   CHECK(kept({{"recipe", "msamp_o1"}, {"grads", "bf16"}}) == std::pair(Master::fp16, DType::bf16));
   CHECK(kept({{"recipe", "tensorwise"}}) == std::pair(Master::fp32, DType::f32));
-  CHECK(resolve(case_from_json({{"recipe", "msamp_o3"}})).fp8_weights);
-  CHECK(!resolve(case_from_json({{"recipe", "msamp_o2"}})).fp8_weights);
+  CHECK(validate(case_from_json({{"recipe", "msamp_o3"}})).fp8_weights);
+  CHECK(!validate(case_from_json({{"recipe", "msamp_o2"}})).fp8_weights);
 }
 
 TEST_CASE("unsupported_reason: shards that would cut a COAT group are refused", "[case][optimizer]") {
@@ -345,17 +345,17 @@ TEST_CASE("unsupported_reason: shards that would cut a COAT group are refused", 
                                            "head_dim": 8, "vocab": 101})");
   c.moments = "coat";
   c.parallel = "fsdp";
-  CHECK(!unsupported_reason(resolve(c)));
+  CHECK(!unsupported_reason(validate(c)));
   c.gpus = 2;
-  CHECK(unsupported_reason(resolve(c)) ==
+  CHECK(unsupported_reason(validate(c)) ==
         "--moments coat: 2 shards would split a group of 128 elements of model.layers.0.mlp.up_proj.weight");
   c.moments = "e4m3";
-  CHECK(!unsupported_reason(resolve(c)));
+  CHECK(!unsupported_reason(validate(c)));
 }
 
 TEST_CASE("resolve: a recipe's moment formats apply unless the case sets them", "[case][optimizer]") {
   const auto formats = [](const nlohmann::ordered_json& fields) {
-    const MomentFormats f = resolve(case_from_json(fields)).parameters.moments;
+    const MomentFormats f = validate(case_from_json(fields)).parameters.moments;
     return std::string(name_of(f.m)) + " " + name_of(f.v);
   };
   CHECK(formats({{"recipe", "bf16"}}) == "fp32 fp32");

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/step/rank_testing.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/temp_directory.h"
@@ -104,7 +104,7 @@ TEST_CASE("unsupported_reason: every pair of uses of ranks trains like one rank 
       const Case c = case_with(a, b, directory);
       std::string why;
       try {
-        why = unsupported_reason(resolve(c)).value_or("");
+        why = unsupported_reason(validate(c)).value_or("");
       } catch (const InvalidInput& error) {
         why = error.what();
       }
@@ -115,7 +115,7 @@ TEST_CASE("unsupported_reason: every pair of uses of ranks trains like one rank 
         continue;
       }
       ++runs;
-      CHECK(std::fabs(loss_of(resolve(c)) / loss_of(resolve(on_one(c))) - 1) <= 5e-4);  // measured: 1.3e-4
+      CHECK(std::fabs(loss_of(validate(c)) / loss_of(validate(on_one(c))) - 1) <= 5e-4);  // measured: 1.3e-4
     }
   CHECK(runs > 60);
   CHECK(refusals > 5);

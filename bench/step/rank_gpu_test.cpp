@@ -9,7 +9,6 @@
 #include <string>
 
 #include "bench/case/plan.h"
-#include "bench/case/supported.h"
 #include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/step_runner.h"
@@ -60,7 +59,7 @@ Plan gpu_plan(const std::string& recipe, const GpuSetting& setting) {
   c.gather = setting.gather;
   c.grad_sync = setting.grad_sync;
   c.lr = 1e-3;
-  return resolve(c);
+  return validate(c);
 }
 
 GpuTrained train(const std::string& recipe, const GpuSetting& setting) {

@@ -84,7 +84,7 @@ inline Plan plan_of(const Setup& setup) {
   c.lr = 1e-3;
   c.data = setup.data;
   c.packing = setup.packing;
-  return resolve(c);
+  return validate(c);
 }
 
 /// Runs body(rank, data) on every rank of the plan, in exactly the predicted amount of memory.

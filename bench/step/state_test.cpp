@@ -50,7 +50,7 @@ Plan state_plan(const StateSetup& setup) {
   c.keep_bf16 = setup.keep_bf16;
   c.switch_recipe = setup.switch_recipe;
   if (!setup.switch_recipe.empty()) c.steps = 4;
-  return resolve(c);
+  return validate(c);
 }
 
 /// State of a run on the host: whole tensors, assembled from the ranks' parts.

@@ -23,7 +23,7 @@ Plan plan_of(const ModelConfig& model, int ranks, int ep) {
   c.model = "tiny-moe";
   c.gpus = ranks, c.ep = ep;
   c.batch = 1, c.seq = 32;
-  Plan plan = resolve(c);
+  Plan plan = validate(c);
   plan.model = model;
   plan.converted.assign(static_cast<std::size_t>(model.layers), ConvertedLayers::Roles{});
   return plan;

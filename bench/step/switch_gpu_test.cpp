@@ -28,10 +28,10 @@ TEST_CASE("StepRunner: a recipe switch on a GPU recaptures the graph and equals 
   c.batch = 2;
   c.steps = 8;
   c.lr = 1e-3;
-  const std::vector<double> alone = losses_of(resolve(c), GraphMode::on);
+  const std::vector<double> alone = losses_of(validate(c), GraphMode::on);
   c.switch_recipe = "rowwise@3,bf16@6";
-  const std::vector<double> graphs = losses_of(resolve(c), GraphMode::on);
-  CHECK(graphs == losses_of(resolve(c), GraphMode::off));
+  const std::vector<double> graphs = losses_of(validate(c), GraphMode::on);
+  CHECK(graphs == losses_of(validate(c), GraphMode::off));
   CHECK(std::vector(graphs.begin(), graphs.begin() + 3) == std::vector(alone.begin(), alone.begin() + 3));
   CHECK(graphs[3] != alone[3]);
 }

@@ -10,7 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
 #include "bench/predict/predict.h"

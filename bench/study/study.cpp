@@ -10,12 +10,11 @@
 #include <optional>
 #include <span>
 
-#include "bench/case/layout_support.h"
+#include "bench/case/plan.h"
 #include "bench/case/trained_text.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/config_file.h"
 #include "bench/cli/recipe_sets.h"
-#include "bench/cli/unused_options.h"
 #include "bench/machine/datasheet.h"
 #include "bench/machine/environment.h"
 #include "bench/process/rendezvous.h"
@@ -166,7 +165,7 @@ void check_forks(std::vector<StudyCase> cases, bool rungs) {
   for (StudyCase& one : cases) {
     if (!rungs && one.place.base) continue;
     one.fields.fork_from.clear();
-    resolve(one.fields);
+    validate(one.fields);
   }
 }
 
@@ -365,7 +364,7 @@ int run_all_trunks(const StudyRun& run, const std::vector<TrunkWork>& work) {
     }
     for (std::size_t i = 0; i < of_model.size(); ++i) {
       const TrunkWork& one = of_model[i];
-      const std::vector<Plan> plans = one.settled ? one.forks : resolve(cases[i]);
+      const std::vector<Plan> plans = one.settled ? one.forks : validate(cases[i]);
       if (!one.settled) append(to_check, plans);
       append(forks, plans);
     }
@@ -382,7 +381,7 @@ int run_one_by_one(const StudyRun& run, const std::vector<TrunkWork>& work) {
     const std::size_t m = k / run.each();
     if (const auto end = run_trunks(run, {work[k].trunk}, worst)) return *end;
     const std::vector<Plan> forks =
-        resolve(forks_by_trunk(run.models[m], run.trunks_of(m), ages)[k % run.each()]);
+        validate(forks_by_trunk(run.models[m], run.trunks_of(m), ages)[k % run.each()]);
     check_files(forks);
     const int status = run_sweep(forks, run.options);
     if (status == kSweepInterrupted) return status;
@@ -405,13 +404,12 @@ int study(const StudyCommand& command) {
   std::vector<StudyCase> all;
   std::vector<Plan> trunks;
   for (const StudyPlan& model : models) {
-    const std::vector<Plan> own = resolve(model.trunks());
+    const std::vector<Plan> own = validate(model.trunks());
     append(all, model.trunks());
     append(all, model.forks(own));
     append(trunks, own);
   }
-  refuse_predicted_only(trunks);
-  refuse_unused(trunks, command.axes, settings.work);
+  refuse_unfit(trunks, command.axes, settings.work, true);
   SweepOptions options = command.options;
   options.out = out;
   options.timeout_s = command.timeout ? parse_timeout(*command.timeout) : options.timeout_s;

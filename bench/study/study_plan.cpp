@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "bench/case/case_words.h"
+#include "bench/case/plan.h"
 #include "bench/case/stress.h"
-#include "bench/case/supported.h"
 #include "bench/step/checkpoint.h"
 #include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
@@ -37,7 +37,7 @@ void set_fields(Case& c, const Axes& axes) {
 /// fork, including their model and text, and the rules of the verdict.
 std::string study_id(const Case& trunk, const Case& fork, const StudySettings& settings) {
   std::uint64_t state = kFingerprintStart;
-  for (const Case& c : {trunk, fork}) add_to_fingerprint(state, resolve(c).id);
+  for (const Case& c : {trunk, fork}) add_to_fingerprint(state, validate(c).id);
   add_to_fingerprint(state, fmt::format("{} {}", settings.margin, settings.level));
   return fmt::format("{:016x}", state);
 }
@@ -92,7 +92,7 @@ bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !rec
 /// something.
 bool measures_sensitivity(Case c) {
   c.fork_from.clear();
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   return plan.recipe.quantized() && !fidelity_unsupported_reason(plan);
 }
 
@@ -120,7 +120,9 @@ std::string stress_words(const StudySettings& settings, const ModelConfig& model
 void check_channels(const StudySettings& settings, const ModelConfig& model) {
   if (settings.fidelity_batches == 0) return;
   const std::string where = settings.channels_place + ": channels";
-  for (const Stress& stress : stresses_of(settings, model)) check_stress(stress, model, where.c_str());
+  for (const Stress& stress : stresses_of(settings, model))
+    if (const auto why = stress_unsupported_reason(stress, model))
+      throw InvalidInput(fmt::format("{}: {}", where, *why));
 }
 
 }  // namespace
@@ -145,7 +147,7 @@ StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, st
   fork_base_.init_from.clear();
   fork_base_.steps = settings.fork_steps;
   study_ = study_id(trunk, fork_base_, settings);
-  check_channels(settings, resolve(fork_base_).model);
+  check_channels(settings, validate(fork_base_).model);
   trunk.checkpoint_dir = (fs::path(out_) / "checkpoints").string();
   for (std::int64_t number = 1; number <= settings.trunks; ++number) {
     trunk.seed = number;
@@ -245,7 +247,7 @@ StudyCase StudyPlan::fork(const std::string& checkpoint, StudyPart part, std::in
 bool StudyPlan::compares_gradients(const Variant& variant) const {
   Case c = fork_base_;
   c.recipe = variant.recipe;
-  const Plan plan = resolve(c);
+  const Plan plan = validate(c);
   // A recipe with BF16 GEMMs has BF16's gradient.
   return settings_.fidelity_batches > 0 && plan.recipe.quantized() && !fidelity_unsupported_reason(plan);
 }
@@ -254,14 +256,14 @@ std::string StudyPlan::readings_of(const Variant& variant) const {
   if (settings_.readings == Readings::none || fork_base_.eval_data.empty()) return "";
   Case c = fork_base_;
   c.recipe = variant.recipe;
-  const Plan run = resolve(c);
+  const Plan run = validate(c);
   if (run.parameters.expert_ranks > 1) return "";
   const bool all = settings_.readings == Readings::all || variant.recipe == kReference;
   std::vector<std::string> names;
   for (const Variant& other : variants_) {
     if (other.recipe != variant.recipe && !(all && other.asked)) continue;
     c.eval_recipes = other.recipe;
-    for (const ConvertedLayers& reading : resolve(c).readings)  // none for BF16, in which every fork is read
+    for (const ConvertedLayers& reading : validate(c).readings)  // none for BF16, in which every fork is read
       if (!reading_unsupported_reason(run, reading)) names.push_back(other.recipe);
   }
   return fmt::format("{}", fmt::join(names, ","));
@@ -352,10 +354,10 @@ std::vector<StudyCase> StudyPlan::forks(const std::vector<Plan>& trunks, const F
   return cases;
 }
 
-std::vector<Plan> resolve(const std::vector<StudyCase>& cases) {
+std::vector<Plan> validate(const std::vector<StudyCase>& cases) {
   std::vector<Plan> plans;
   for (const StudyCase& one : cases) {
-    plans.push_back(resolve(one.fields));
+    plans.push_back(validate(one.fields));
     plans.back().study = one.place;
   }
   return plans;

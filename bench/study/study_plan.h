@@ -88,7 +88,7 @@ class StudyPlan {
   std::vector<StudyCase> trunks_;
 };
 
-/// Resolves the cases, with their places. Throws like resolve().
-std::vector<Plan> resolve(const std::vector<StudyCase>& cases);
+/// Resolves the cases, with their places. Throws like validate().
+std::vector<Plan> validate(const std::vector<StudyCase>& cases);
 
 }  // namespace precbench

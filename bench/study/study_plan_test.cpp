@@ -39,7 +39,7 @@ TEST_CASE("StudyPlan: the forks' learning rate can decay to zero while the trunk
   settings.fork["schedule"] = {"linear"};
   settings.sensitivity = "gemms";
   const StudyPlan plan = plan_of(settings, "blockwise");
-  const std::vector<Plan> trunks = resolve(plan.trunks());
+  const std::vector<Plan> trunks = validate(plan.trunks());
   for (const Plan& trunk : trunks) CHECK(trunk.optimizer.schedule == Schedule::constant);
   for (const StudyCase& one : plan.forks(trunks)) {
     // Sensitivity takes one step, after its measurement.
@@ -56,7 +56,7 @@ TEST_CASE("StudyPlan: trunks and for each state forks of every recipe and BF16 a
   settings.batch = {1, std::stoll(settings.work.at("batch").front())};  // includes the forks' own batch
   const StudyPlan plan = plan_of(settings, "blockwise,mxfp8_floor");
   REQUIRE(plan.trunks().size() == 3);
-  const std::vector<Plan> trunks = resolve(plan.trunks());
+  const std::vector<Plan> trunks = validate(plan.trunks());
   for (const Plan& trunk : trunks) {
     CHECK((trunk.fields.recipe == "bf16" && trunk.fields.steps == 20));
     CHECK(checkpoint_steps(trunk.fields) == settings.ages);  // and no other state is kept on disk
@@ -94,7 +94,7 @@ TEST_CASE("StudyPlan: an incumbent takes part and the other recipes name it", "[
   settings.against = "mxfp8";
   const StudyPlan plan = plan_of(settings, "blockwise,tensorwise");
   std::map<std::string, std::set<std::string>> asked;  // incumbents by recipe
-  for (const auto& [fields, place] : plan.forks(resolve(plan.trunks()))) {
+  for (const auto& [fields, place] : plan.forks(validate(plan.trunks()))) {
     if (place.asked && place.part == StudyPart::fork) asked[fields.recipe].insert(place.against.value_or(""));
     if (!place.asked || place.part != StudyPart::fork) CHECK_FALSE(place.against);
   }
@@ -102,7 +102,7 @@ TEST_CASE("StudyPlan: an incumbent takes part and the other recipes name it", "[
                      {"blockwise", {"mxfp8"}}, {"tensorwise", {"mxfp8"}}, {"mxfp8", {""}}});
   // Named in --recipe too, it is the same study.
   const StudyPlan same = plan_of(settings, "blockwise,tensorwise,mxfp8");
-  CHECK(same.forks(resolve(same.trunks())).size() == plan.forks(resolve(plan.trunks())).size());
+  CHECK(same.forks(validate(same.trunks())).size() == plan.forks(validate(plan.trunks())).size());
   CHECK(same.trunks().front().place.study == plan.trunks().front().place.study);
   settings.against = "";
   CHECK(plan_of(settings, "blockwise").trunks().front().place.study == plan.trunks().front().place.study);
@@ -124,7 +124,7 @@ TEST_CASE("StudyPlan: sensitivity is measured at the oldest state for each reque
   settings.trunks = 3, settings.ages = {10, 20}, settings.ladder_trunks = 2;
   const auto cases_of = [&] {
     const StudyPlan plan = plan_of(settings, "blockwise,mxfp8_floor,coat");
-    return plan.forks(resolve(plan.trunks()));
+    return plan.forks(validate(plan.trunks()));
   };
   const std::vector<StudyCase> without = cases_of();
   CHECK(counts(without)[StudyPart::sensitivity] == 0);
@@ -150,7 +150,7 @@ TEST_CASE("StudyPlan: a recipe that only changes optimizer state is forked witho
   StudySettings settings = default_study({});
   const StudyPlan plan = plan_of(settings, "coat,mxfp8");
   int coats = 0;
-  for (const auto& [fields, place] : plan.forks(resolve(plan.trunks())))
+  for (const auto& [fields, place] : plan.forks(validate(plan.trunks())))
     if (place.part == StudyPart::fork && fields.recipe == "coat") {
       CHECK((place.asked && fields.fidelity_batches == 0));
       ++coats;
@@ -217,7 +217,7 @@ TEST_CASE("StudyPlan: FP8-Flow has no rungs of bits", "[study]") {
   flow["name"] = "transposed", flow["flow"] = true;
   const auto rungs = [&](const std::string& recipe) {
     const StudyPlan plan = plan_of(settings, recipe);
-    auto parts = counts(plan.forks(resolve(plan.trunks())));
+    auto parts = counts(plan.forks(validate(plan.trunks())));
     return std::pair(parts[StudyPart::bits], parts[StudyPart::exponent_bits]);
   };
   CHECK(rungs(directory.write("flow.json", flow.dump())) == std::pair(0, 0));
@@ -237,7 +237,7 @@ TEST_CASE("StudyPlan: a model that cannot have outliers of norms has the other l
     settings.outlier_norm = {8};
     std::set<std::string> words;
     const StudyPlan plan(settings, model, "out");
-    for (const StudyCase& one : plan.forks(resolve(plan.trunks()))) words.insert(one.fields.fidelity_stress);
+    for (const StudyCase& one : plan.forks(validate(plan.trunks()))) words.insert(one.fields.fidelity_stress);
     return words;
   };
   CHECK(contains(*stresses("before").rbegin(), "norm:8"));
@@ -254,7 +254,7 @@ TEST_CASE("StudyPlan: channels of unused ladders are not limited", "[study]") {
 TEST_CASE("StudyPlan: a control that is also requested is one row with both roles", "[study]") {
   StudySettings settings = default_study({});
   const StudyPlan plan = plan_of(settings, "mxfp8_floor");
-  const auto forks = plan.forks(resolve(plan.trunks()));
+  const auto forks = plan.forks(validate(plan.trunks()));
   const auto floor = std::find_if(forks.begin(), forks.end(), [](const StudyCase& one) {
     return one.fields.recipe == "mxfp8_floor" && one.place.part == StudyPart::fork;
   });
@@ -277,7 +277,7 @@ TEST_CASE("StudyPlan: forks begin at the chosen age and record that it is steady
     CHECK(checkpoint_steps(trunk.fields) == kept);
     CHECK((trunk.place.trained_tokens == 2'000'000'000'000 && !trunk.place.steady));
   }
-  const std::vector<Plan> trunks = resolve(plan.trunks());
+  const std::vector<Plan> trunks = validate(plan.trunks());
   const auto planned = plan.forks(trunks), chosen = plan.forks(trunks, {{kept[1]}, true});
   CHECK(planned.size() == chosen.size());
   for (const StudyCase& fork : chosen) {

@@ -40,7 +40,7 @@ Answer run_study(const std::string& flags) {
 
 TEST_CASE("one case of a study", "[.]") {
   be_child(kRealCase, [](const Case& c, const NodeShare& share, StepBoard& board) {
-    return run_case(resolve(c), share, &board);
+    return run_case(validate(c), share, &board);
   });
 }
 
@@ -381,7 +381,7 @@ TEST_CASE("plan_trunk_space: counts states that are there and refuses one trunk 
   std::vector<Plan> trunks;
   for (const std::int64_t seed : {1, 2, 3}) {
     c.seed = seed;
-    trunks.push_back(resolve(c));
+    trunks.push_back(validate(c));
   }
   const std::int64_t each = 2 * checkpoint_bytes(trunks[0]);
   const auto plan = [&](std::int64_t free, bool steady = false) {

@@ -77,7 +77,7 @@ OptionalTimed time_steps(const std::vector<std::string>& child, const Case& c, c
 std::size_t cells_of(Case c) {
   if (c.sensitivity.empty()) return 0;
   c.fork_from.clear();  // it may not exist yet
-  return most_cells(resolve(c));
+  return most_cells(validate(c));
 }
 
 double StudyPace::seconds(const std::vector<StudyCase>& cases, int at_once, int gpus) const {

@@ -104,7 +104,7 @@ std::map<std::string, std::uint64_t> fingerprints_in_rows(const std::string& rec
 
 std::vector<Plan> resolve_forks(const std::vector<StudyCase>& forks,
                                 const std::map<std::string, std::uint64_t>& known) {
-  std::vector<Plan> plans = resolve(forks);
+  std::vector<Plan> plans = validate(forks);
   for (Plan& plan : plans) {
     const auto found = known.find(plan.fields.fork_from);
     if (plan.init.fingerprint || found == known.end()) continue;

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <utility>
 
-#include "bench/case/case_limits.h"
+#include "bench/case/plan.h"
 #include "bench/case/trained_text.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/checkpoint_files.h"
@@ -139,7 +139,7 @@ void warn_of_other_steps(const std::vector<Plan>& cases) {
     for (const std::int64_t steps : others) {
       Case same = plan.fields;
       same.steps = steps;
-      const std::string id = resolve(same, Refusals::kept).id;
+      const std::string id = validate(same, Refusals::kept).id;
       if (ids.contains(id) || !there->second.contains(id)) continue;
       const std::string last = checkpoints_in((fs::path(folder) / id).string()).rbegin()->second;
       warn_once(fmt::format(

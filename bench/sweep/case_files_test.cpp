@@ -22,7 +22,7 @@ using namespace precbench;
 namespace {
 
 std::string refusal(const std::vector<Case>& cases) {
-  return refusal_of([&] { check_files(resolve(cases)); });
+  return refusal_of([&] { check_files(validate(cases)); });
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ TEST_CASE("check_files: a checkpoint with an unsupported dtype is refused", "[fi
       "{}: tensor '{}' is I16; weights must be F32, BF16, F16 or, with scales, F8_E4M3 or F8_E5M2",
       c.init_from, tensors[1].name);
   CHECK(refusal({c}) == refused);
-  CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // as in a dry run
+  CHECK(refusal_of([&] { check_inputs({validate(c)}); }) == refused);  // as in a dry run
 }
 
 TEST_CASE("check_files: checkpoints need a writable folder", "[files]") {
@@ -156,17 +156,17 @@ TEST_CASE("check_outputs: outputs must differ from each other and from inputs", 
   const std::string refused =
       "--save-grads: " + c.save_grads + " is also the file of --save-init; choose another";
   CHECK(refusal({c}) == refused);
-  CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // as in a dry run
-  CHECK(refusal_of([&] { check_outputs(resolve(c)); }) == refused);
+  CHECK(refusal_of([&] { check_inputs({validate(c)}); }) == refused);  // as in a dry run
+  CHECK(refusal_of([&] { check_outputs(validate(c)); }) == refused);
   CHECK(!std::filesystem::exists(directory / "new"));
   c.save_grads = "";
   c.init_from = directory.write("start.safetensors", "old");
   c.save_final = std::filesystem::relative(c.init_from).string();
-  CHECK(refusal_of([&] { check_outputs(resolve(c)); }) ==
+  CHECK(refusal_of([&] { check_outputs(validate(c)); }) ==
         "--save-final: " + c.save_final + " is also the file of --init-from; choose another");
   std::filesystem::create_directory_symlink(directory.path(), directory / "link");
   c.save_final = directory / "link/start.safetensors";
-  CHECK(refusal_of([&] { check_outputs(resolve(c)); }).starts_with("--save-final: "));
+  CHECK(refusal_of([&] { check_outputs(validate(c)); }).starts_with("--save-final: "));
   c.save_final = directory / "link/final.safetensors";
-  CHECK(refusal_of([&] { check_outputs(resolve(c)); }) == "");
+  CHECK(refusal_of([&] { check_outputs(validate(c)); }) == "");
 }

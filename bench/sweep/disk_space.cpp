@@ -10,7 +10,7 @@
 #include <map>
 #include <utility>
 
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/checkpoint_files.h"
 #include "bench/sweep/progress.h"

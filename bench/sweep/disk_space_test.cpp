@@ -36,7 +36,7 @@ std::string refusal_of_sweep(const Case& c, const std::string& out, const FreeBy
   SweepOptions options;
   options.out = out, options.quiet = true, options.fresh = fresh, options.free_bytes = free;
   options.child = {"/bin/false"};
-  return refusal_of([&] { run_sweep(resolve(std::vector<Case>{c}), options); });
+  return refusal_of([&] { run_sweep(validate(std::vector<Case>{c}), options); });
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ TEST_CASE("checkpoint_bytes: a checkpoint takes what is announced", "[checkpoint
     Case c = with_checkpoints(small_case(directory), directory / moments, 6);
     c.moments = moments;
     run_ok(c);
-    const std::int64_t real = size_of_files(checkpoint_at(c, 6)), announced = checkpoint_bytes(resolve(c));
+    const std::int64_t real = size_of_files(checkpoint_at(c, 6)), announced = checkpoint_bytes(validate(c));
     INFO(moments << ": " << real << " bytes, announced " << announced);
     // Headers, losses and checksums of so small a model weigh more than one percent.
     CHECK(announced > real * 8 / 10);
@@ -58,9 +58,9 @@ TEST_CASE("checkpoint_bytes: a checkpoint takes what is announced", "[checkpoint
 TEST_CASE("missing_checkpoint_bytes: counts kept checkpoints that are not there yet", "[checkpoint][disk]") {
   const TempDirectory directory;
   Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
-  const std::int64_t each = checkpoint_bytes(resolve(c));
+  const std::int64_t each = checkpoint_bytes(validate(c));
   const auto missing = [&](Earlier earlier = Earlier::used) {
-    return missing_checkpoint_bytes(resolve(c), earlier);
+    return missing_checkpoint_bytes(validate(c), earlier);
   };
   CHECK(missing() == 2 * each);  // the older one of two stays until the newer one is complete
   c.checkpoint_keep = "all";
@@ -71,7 +71,7 @@ TEST_CASE("missing_checkpoint_bytes: counts kept checkpoints that are not there 
   fs::remove_all(checkpoint_at(c, 4));
   CHECK(missing() == each);
   // A half-written one is removed before the next is written.
-  directory.write("checkpoints/" + resolve(c).id + "/step-000004.partial/m.safetensors",
+  directory.write("checkpoints/" + validate(c).id + "/step-000004.partial/m.safetensors",
                   std::string(1 << 16, 'x'));
   CHECK(missing() <= each - (1 << 16));
   c.checkpoint_every = 0;
@@ -89,7 +89,7 @@ TEST_CASE("run_sweep: checkpoints that do not fit the disk are refused before an
           "[checkpoint][disk]") {
   const TempDirectory directory;
   const Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
-  const std::int64_t needed = missing_checkpoint_bytes(resolve(c), Earlier::used);
+  const std::int64_t needed = missing_checkpoint_bytes(validate(c), Earlier::used);
   const std::string why = refusal_of_sweep(c, directory / "out", always(needed - 1));
   CHECK(why.starts_with("--checkpoint-dir: the checkpoints of 1 case need " + describe_bytes(needed) +
                         ", and " + c.checkpoint_dir + " has " + describe_bytes(needed - 1) +

@@ -46,7 +46,7 @@ Record timed_run(const Case& c, const NodeShare&, StepBoard&) {
   const auto earlier = std::count(before.begin(), before.end(), c.recipe);
   if (c.recipe == "rowwise" && (c.seed == kCrashes || (c.seed == kCrashesAtSecond && earlier > 0))) _exit(7);
   if (!c.save_final.empty()) wait_at_gate(c.save_final);
-  Record record = start_record(resolve(c));
+  Record record = start_record(validate(c));
   record.env.host = host_name();
   const double ms = kFirstMs + kDriftMs * static_cast<double>(before.size());
   Timing& timing = record.timing.emplace();
@@ -256,5 +256,5 @@ TEST_CASE("recipe_groups: cases that differ in more than the recipe are in diffe
   grid[4].seed = 7;
   grid[5].recipe = "rowwise";
   using Group = std::vector<std::size_t>;
-  CHECK(recipe_groups(resolve(grid)) == std::vector<Group>{{0, 1, 5}, {2, 3}, {4}});
+  CHECK(recipe_groups(validate(grid)) == std::vector<Group>{{0, 1, 5}, {2, 3}, {4}});
 }

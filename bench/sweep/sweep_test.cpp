@@ -56,7 +56,7 @@ enum Fault : std::int64_t {
 
 Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   if (!c.save_init.empty()) std::ofstream(c.save_init, std::ios::app) << getpid() << "\n";
-  Record record = start_record(resolve(c));
+  Record record = start_record(validate(c));
   record.training.emplace();
   record.training->loss = {std::sqrt(static_cast<double>(c.seed))};
   record.training->grad_norm = {1};
@@ -439,7 +439,7 @@ TEST_CASE(
     "[sweep]") {
   const TempDirectory directory;
   const std::string path = directory / "records.jsonl";
-  const std::vector<Plan> grid = resolve(fine_cases(3));
+  const std::vector<Plan> grid = validate(fine_cases(3));
   Environment here;
   here.gpu = gpu_of(100'000'000'000);
   const std::vector<std::optional<std::int64_t>> peaks = {50'000'000'000, 95'000'000'000, std::nullopt};

@@ -35,7 +35,7 @@ Record slow_run(const Case& c, const NodeShare& share, StepBoard&) {
     open_gate(c.save_final);
     wait_at_gate(c.save_init);
   }
-  Record record = start_record(resolve(c));
+  Record record = start_record(validate(c));
   record.metrics.emplace().tokens_per_s = 100;
   record.warnings.push_back(fmt::format("gpu {}{}", share.first_gpu, share.beside_others ? " shared" : ""));
   record.warnings.push_back(fmt::format("{} {}", begin, Clock::now().time_since_epoch().count()));
@@ -50,7 +50,7 @@ Case case_of(std::int64_t seed) {
 
 std::vector<Plan> grid_of(const std::vector<std::int64_t>& seeds) {
   std::vector<Plan> grid;
-  for (const std::int64_t seed : seeds) grid.push_back(resolve(case_of(seed)));
+  for (const std::int64_t seed : seeds) grid.push_back(validate(case_of(seed)));
   return grid;
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("run_sweep: one refused case ends those running beside it", "[sweep]")
   std::vector<Plan> grid = grid_of({kFirst, kRefused, kFirst + 1});
   Case hangs = case_of(kHangs);
   hangs.save_init = directory / "pid";
-  grid.insert(grid.begin(), resolve(hangs));
+  grid.insert(grid.begin(), validate(hangs));
   CHECK_THROWS_AS(precbench::run_sweep(grid, options), InvalidInput);
   if (const std::string pid = file_text(hangs.save_init); !pid.empty()) CHECK(!alive(std::stoi(pid)));
 }

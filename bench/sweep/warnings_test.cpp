@@ -56,7 +56,7 @@ TEST_CASE("model_warnings: warnings of a model are returned once for all its cas
         c.device = "cpu", c.model = model, c.seq = seq, c.recipe = recipe;
       }
   cases.emplace_back().device = "cpu";  // a preset has no warnings
-  CHECK(model_warnings(resolve(cases)) ==
+  CHECK(model_warnings(validate(cases)) ==
         std::vector<std::string>{"a: keys that are not known here were left out: mystery",
                                  "b: keys that are not known here were left out: mystery",
                                  "a: seq 256 is beyond the 64 positions that the model is made for",

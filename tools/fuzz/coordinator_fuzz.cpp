@@ -43,7 +43,7 @@ PRECBENCH_FUZZ_TARGET(coordinator) {
                             {.meet = 100ms, .stop = 5ms, .row = 5ms, .farewell = 5ms});
     Case c;
     c.gpus = 2;
-    coordinator.run({"/bin/true"}, resolve(c), 1);
+    coordinator.run({"/bin/true"}, validate(c), 1);
     coordinator.lost();
     coordinator.finish(0);
   });

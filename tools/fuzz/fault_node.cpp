@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kStep(10);
 /// Sleeps for steps x 10 ms and returns a record.
 precbench::Record idle(const precbench::Case& c, const precbench::NodeShare&, precbench::StepBoard&) {
   std::this_thread::sleep_for(c.steps * kStep);
-  return precbench::start_record(precbench::resolve(c));
+  return precbench::start_record(precbench::validate(c));
 }
 
 }  // namespace

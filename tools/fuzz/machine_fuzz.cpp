@@ -18,7 +18,7 @@ Trace small_trace() {
   Case c;
   c.device = "cuda", c.model = "tiny", c.recipe = "tensorwise", c.parallel = "fsdp";
   c.gpus = 8, c.seq = 64, c.batch = 1, c.accumulation = 2;
-  return dry_run(resolve(c, Refusals::thrown), nullptr).trace;
+  return dry_run(validate(c, Refusals::thrown), nullptr).trace;
 }
 
 /// Returns some of the measured rates: an input need not read all of them.

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "bench/case/layout_support.h"
 #include "bench/case/plan.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/fit.h"
@@ -79,7 +78,7 @@ GpuModel gpu_model(const GpuProperties& gpu) {
 }
 
 Plan plan_of(const Json& fields) {
-  return resolve(with_steps_of_schedule(case_from_json(fields)), Refusals::kept);
+  return validate(with_steps_of_schedule(case_from_json(fields)), Refusals::kept);
 }
 
 std::optional<PredictedSpeed> predicted_speed(const Plan& plan, const Plan& bf16, const std::string& gpu) {
@@ -116,7 +115,7 @@ AdviseHost advise_host() {
   AdviseHost host;
   host.case_of = [](const AdviseHost::Words& words) {
     const Case c = case_of_words(words);
-    return case_to_json(resolve(c, Refusals::kept).fields);
+    return case_to_json(validate(c, Refusals::kept).fields);
   };
   host.dry_run = [](const Json& fields) { return dry_record(plan_of(fields)); };
   host.predict = [](const Json& fields, const Json& bf16_fields, const std::string& gpu) {

@@ -9,8 +9,7 @@
 #include <map>
 
 #include "bench/case/case.h"
-#include "bench/case/layout_support.h"
-#include "bench/case/supported.h"
+#include "bench/case/plan.h"
 #include "bench/cli/fit.h"
 #include "bench/cli/predictions.h"
 #include "bench/machine/machine.h"
@@ -73,7 +72,7 @@ std::optional<StepEstimate> mean_over_run(const Plan& plan, StepEstimate first, 
 }
 
 std::optional<StepEstimate> estimated_case(const std::string& gpu, const Case& c) {
-  return estimated_step(gpu, resolve(c, Refusals::kept));
+  return estimated_step(gpu, validate(c, Refusals::kept));
 }
 
 /// Values of the fields that a search of layouts may try.
@@ -225,7 +224,7 @@ class SettingSearch {
   /// Returns the setting if it runs and fits.
   std::optional<TriedSetting> attempt(const Case& c) {
     try {
-      TriedSetting tried{resolve(c, Refusals::kept), 0, std::nullopt};
+      TriedSetting tried{validate(c, Refusals::kept), 0, std::nullopt};
       if (tried.plan.refusal) return refuse(*tried.plan.refusal);
       if (const auto why = unsupported_reason(tried.plan)) return refuse(*why);
       if (!runs_natively(tried.plan, model_.machine())) return refuse("no native formats on such a GPU");
@@ -280,7 +279,7 @@ constexpr std::int64_t kGpusOfOneHost = 8;
 
 bool gives_layout(const AdviseHost::SettingQuestion& question) {
   return std::any_of(question.given.begin(), question.given.end(),
-                     [](const auto& field) { return is_layout_field(field.first); });
+                     [](const auto& field) { return find_field(field.first)->predicted_only; });
 }
 
 /// Returns true if layouts of ranks are searched: for experts, on several hosts, and where the user gives one.
@@ -344,7 +343,7 @@ std::vector<RecipeSetting> best_settings(const AdviseHost::SettingQuestion& ques
   const std::size_t count = question.recipes.size();
   std::vector<SettingSearch> searches(count, SettingSearch(question, *model));
   const Case bf16 = searches.front().case_of("bf16", kStates.front());
-  const bool experts = static_cast<bool>(resolve(bf16, Refusals::kept).model.moe);
+  const bool experts = static_cast<bool>(validate(bf16, Refusals::kept).model.moe);
   if (!searches_layouts(question, bf16, experts) ||
       !search_all_layouts(searches, question.recipes, experts, bf16))
     for (const StateDtypes& states : kStates) {

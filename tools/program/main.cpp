@@ -110,7 +110,7 @@ int run_program(int argc, char** argv) {
     if (*law_sub) return law(law_command);
     return child_main(  // run-case
         [](const Case& c, const NodeShare& share, StepBoard& board) {
-          return run_case(resolve(c, Refusals::kept), share, &board);
+          return run_case(validate(c, Refusals::kept), share, &board);
         });
   };
   return exit_status_of(command, sweeps || studies ? Printed::words : Printed::result);

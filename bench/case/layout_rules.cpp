@@ -1,20 +1,16 @@
-// Checks layouts that are only predicted. See layout_support.h.
-#include "bench/case/layout_support.h"
-
+// Rules of tensor and pipeline parallelism, of a sharded optimizer and of overlapped traffic, which this program predicts
+// and does not run. The rules of one rank's share are those of support_rules.cpp. See rules.h.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
-#include "bench/case/case_words.h"
-#include "kernels/base/errors.h"
+#include "bench/case/rules.h"
 #include "kernels/base/plural.h"
 
 namespace precbench {
 namespace {
 
-constexpr const char* kLayoutFields[] = {"tensor",        "pipeline",        "virtual_stages",
-                                         "micro_batches", "shard_optimizer", "overlap"};
+using Why = std::optional<std::string>;
 
 /// Returns the value from 1 to `most` nearest to `value` that works, the smaller of two; null if none does.
 template <class Works>
@@ -35,7 +31,7 @@ bool divides_kv_heads(std::int64_t kv_heads, std::int64_t ranks) {
 }
 
 /// Returns what `ranks` tensor ranks do not divide, with its size; null if they divide all.
-std::optional<std::string> undivided_by_tensor(const Plan& plan, std::int64_t ranks) {
+Why undivided_by_tensor(const Plan& plan, std::int64_t ranks) {
   const ModelConfig& m = plan.model;
   struct Divided {
     const char* name;
@@ -50,13 +46,10 @@ std::optional<std::string> undivided_by_tensor(const Plan& plan, std::int64_t ra
   return std::nullopt;
 }
 
-std::optional<std::string> expert_ranks_unsupported_reason(const Plan& plan) {
+Why undivided_experts(const Plan& plan) {
   const MoeConfig& moe = plan.model.moe;
   const Case& c = plan.fields;
-  if (!moe || c.tensor == 1) return std::nullopt;
-  if (moe.shared_ffn > 0)
-    return fmt::format("--tensor {}: shared experts ({}) on tensor ranks are not predicted; use --tensor 1",
-                       c.tensor, plan.model.name);
+  if (!moe) return std::nullopt;
   const auto works = [&](std::int64_t ep) {
     return ep % c.tensor == 0 && moe.rule.experts % ep == 0 && c.gpus / c.pipeline % ep == 0;
   };
@@ -67,38 +60,21 @@ std::optional<std::string> expert_ranks_unsupported_reason(const Plan& plan) {
         c.tensor, plural(moe.rule.experts, "expert"), plural(c.gpus / c.pipeline, "rank"), c.ep,
         nearest_text("--ep", nearest_that_works(c.ep, moe.rule.experts,
                                                 [&](std::int64_t ep) { return ep > 1 && works(ep); })));
-  if (plan.exchange.mode != ExchangeOptions::Mode::slots || c.slots > 0)
-    return fmt::format(
-        "--tensor {}: rows are predicted to travel to experts by all-to-all, as many as even routing sends; use "
-        "--exchange slots without --slots",
-        c.tensor);
   return std::nullopt;
 }
 
-std::optional<std::string> tensor_unsupported_reason(const Plan& plan) {
+Why undivided_model(const Plan& plan) {
   const Case& c = plan.fields;
-  const ModelConfig& m = plan.model;
-  if (c.tensor == 1) return std::nullopt;
-  const auto unpredicted = [&](const std::string& what) {
-    return fmt::format("--tensor {}: {} is not predicted; use --tensor 1", c.tensor, what);
+  const auto undivided = undivided_by_tensor(plan, c.tensor);
+  if (!undivided) return std::nullopt;
+  const auto divides = [&](std::int64_t ranks) { return !undivided_by_tensor(plan, ranks); };
+  const auto fits = [&](std::int64_t ranks) {
+    return divides(ranks) && c.gpus % (ranks * c.pipeline * c.context) == 0;
   };
-  if (m.latent) return unpredicted("latent attention (MLA) on tensor ranks");
-  if (m.block.residual != Residual::sequential)
-    return unpredicted("a block with parallel residuals on tensor ranks");
-  if (m.block.norms != NormPlace::before || m.norms_all_heads())
-    return unpredicted("a norm on the output of a half, or on all heads together, on tensor ranks");
-  if (plan.parameters.lora) return unpredicted("LoRA on tensor ranks");
-  if (const auto undivided = undivided_by_tensor(plan, c.tensor)) {
-    const auto divides = [&](std::int64_t ranks) { return !undivided_by_tensor(plan, ranks); };
-    const auto fits = [&](std::int64_t ranks) {
-      return divides(ranks) && c.gpus % (ranks * c.pipeline * c.context) == 0;
-    };
-    auto near = nearest_that_works(c.tensor, m.heads, fits);
-    if (!near) near = nearest_that_works(c.tensor, m.heads, divides);
-    return fmt::format("--tensor {}: does not divide {}{}", c.tensor, *undivided,
-                       nearest_text("--tensor", near));
-  }
-  return expert_ranks_unsupported_reason(plan);
+  auto near = nearest_that_works(c.tensor, plan.model.heads, fits);
+  if (!near) near = nearest_that_works(c.tensor, plan.model.heads, divides);
+  return fmt::format("--tensor {}: does not divide {}{}", c.tensor, *undivided,
+                     nearest_text("--tensor", near));
 }
 
 /// Returns true if stages with so many groups hold equal numbers of layers, or would if the embedding and the head
@@ -120,35 +96,23 @@ bool has_several_kinds(const Plan& plan) {
 }
 
 /// Returns why the blocks of a stage cannot stand for those of another one; null if they can.
-std::optional<std::string> unequal_blocks(const Plan& plan) {
+Why unequal_blocks(const Plan& plan) {
   const ModelConfig& m = plan.model;
   for (std::int64_t layer = 1; layer < m.layers; ++layer)
     if (plan.converted[static_cast<std::size_t>(layer)] != plan.converted.front())
-      return fmt::format("blocks of which {} leaves some in BF16", plan.recipe.name);
+      return fmt::format(
+          "--pipeline {}: blocks of which {} leaves some in BF16 are not predicted in stages; use --pipeline 1",
+          plan.fields.pipeline, plan.recipe.name);
   if (plan.recompute != kRecomputeBlocks && plan.recompute.blocks > 0 && plan.recompute.blocks < m.layers)
-    return fmt::format("blocks of which --recompute {} recomputes some", plan.fields.recompute);
+    return fmt::format(
+        "--pipeline {}: blocks of which --recompute {} recomputes some are not predicted in stages; use --pipeline 1",
+        plan.fields.pipeline, plan.fields.recompute);
   return std::nullopt;
 }
 
-std::optional<std::string> pipeline_unsupported_reason(const Plan& plan) {
+/// Checks the stages of a pipeline, and the micro-batches that they take.
+Why undivided_layers(const Plan& plan) {
   const Case& c = plan.fields;
-  if (c.pipeline == 1) {
-    if (c.virtual_stages > 1)
-      return fmt::format("--virtual-stages {}: divides the layers of pipeline stages; add --pipeline N",
-                         c.virtual_stages);
-    if (c.micro_batches > 0)
-      return fmt::format(
-          "--micro-batches {0}: are those of a pipeline; add --pipeline N, or use --accumulation {0}",
-          c.micro_batches);
-    return std::nullopt;
-  }
-  if (c.micro_batches > 0 && c.accumulation != Case{}.accumulation && c.accumulation != c.micro_batches)
-    return fmt::format(
-        "--micro-batches {}: contradicts --accumulation {}: under a pipeline both are the micro-batches of a step; give "
-        "one of them",
-        c.micro_batches, c.accumulation);
-  if (const auto what = unequal_blocks(plan))
-    return fmt::format("--pipeline {}: {} are not predicted in stages; use --pipeline 1", c.pipeline, *what);
   const std::int64_t layers = plan.model.layers;
   const bool several_kinds = has_several_kinds(plan);
   const auto divides_into = [&](std::int64_t groups) {
@@ -192,22 +156,81 @@ std::optional<std::string> pipeline_unsupported_reason(const Plan& plan) {
   return std::nullopt;
 }
 
-std::optional<std::string> sharded_optimizer_unsupported_reason(const Plan& plan) {
+/// Checks that a whole number of replicas has all ranks.
+Why undivided_ranks(const Plan& plan) {
   const Case& c = plan.fields;
-  if (c.shard_optimizer == "off" || has_optimizer_replicas(c, plan.model)) return std::nullopt;
-  return fmt::format("--shard-optimizer on: no rank has a replica of its {}; use --shard-optimizer off",
-                     c.parallel == "ddp" ? "weights" : "weights' shard");
+  const std::int64_t replica = c.tensor * c.context * c.pipeline;
+  if (c.gpus % replica == 0) return std::nullopt;
+  return fmt::format(
+      "--gpus {}: not a multiple of {}, the ranks of a replica (tensor {} x context {} x pipeline {}){}",
+      c.gpus, replica, c.tensor, c.context, c.pipeline,
+      nearest_text("--gpus", std::max<std::int64_t>(1, (c.gpus + replica / 2) / replica) * replica));
 }
+
+Why without_replicas(const Plan& plan) {
+  if (has_optimizer_replicas(plan.fields, plan.model)) return std::nullopt;
+  return fmt::format("--shard-optimizer on: no rank has a replica of its {}; use --shard-optimizer off",
+                     plan.fields.parallel == "ddp" ? "weights" : "weights' shard");
+}
+
+bool without_pipeline(const Plan& plan) { return plan.fields.pipeline == 1; }
+
+constexpr Rule kLayoutRules[] = {
+    {&Case::tensor,
+     "--tensor {tensor}: latent attention (MLA) on tensor ranks is not predicted; use --tensor 1",
+     [](const Plan& p) { return static_cast<bool>(p.model.latent); }},
+    {&Case::tensor,
+     "--tensor {tensor}: a block with parallel residuals on tensor ranks is not predicted; use --tensor 1",
+     [](const Plan& p) { return p.model.block.residual != Residual::sequential; }},
+    {&Case::tensor,
+     "--tensor {tensor}: a norm on the output of a half, or on all heads together, on tensor ranks is not predicted; use "
+     "--tensor 1",
+     [](const Plan& p) { return p.model.block.norms != NormPlace::before || p.model.norms_all_heads(); }},
+    {&Case::tensor, "--tensor {tensor}: LoRA on tensor ranks is not predicted; use --tensor 1",
+     [](const Plan& p) { return static_cast<bool>(p.parameters.lora); }},
+    {&Case::tensor, undivided_model},
+    {&Case::tensor,
+     "--tensor {tensor}: shared experts ({model}) on tensor ranks are not predicted; use --tensor 1",
+     [](const Plan& p) { return p.model.moe.shared_ffn > 0; }},
+    {&Case::tensor, undivided_experts},
+    {&Case::tensor,
+     "--tensor {tensor}: rows are predicted to travel to experts by all-to-all, as many as even routing sends; use "
+     "--exchange slots without --slots",
+     [](const Plan& p) {
+       return p.model.moe && (p.exchange.mode != ExchangeOptions::Mode::slots || p.fields.slots > 0);
+     }},
+    {&Case::virtual_stages,
+     "--virtual-stages {virtual_stages}: divides the layers of pipeline stages; add --pipeline N",
+     without_pipeline},
+    {&Case::micro_batches,
+     "--micro-batches {micro_batches}: are those of a pipeline; add --pipeline N, or use --accumulation "
+     "{micro_batches}",
+     without_pipeline},
+    {&Case::micro_batches,
+     "--micro-batches {micro_batches}: contradicts --accumulation {accumulation}: under a pipeline both are the "
+     "micro-batches of a step; give one of them",
+     [](const Plan& p) {
+       return p.fields.accumulation != Case{}.accumulation && p.fields.accumulation != p.fields.micro_batches;
+     }},
+    {&Case::pipeline, unequal_blocks},
+    {&Case::pipeline, undivided_layers},
+    {&Case::context, undivided_chunks},
+    {kEveryCase, undivided_ranks},
+    {&Case::shard_optimizer, without_replicas},
+};
 
 }  // namespace
 
-bool is_layout_field(std::string_view name) {
-  return std::find(std::begin(kLayoutFields), std::end(kLayoutFields), name) != std::end(kLayoutFields);
+std::optional<std::string> undivided_chunks(const Plan& plan) {
+  const std::int64_t chunks = 2 * plan.fields.context;
+  if (plan.T % chunks == 0) return std::nullopt;
+  return fmt::format("--context {}: seq {} is not a multiple of {}, two chunks per rank", plan.fields.context,
+                     plan.T, chunks);
 }
 
 bool is_predicted_only(const Case& c) {
-  return c.tensor > 1 || c.pipeline > 1 || c.virtual_stages > 1 || c.micro_batches > 0 ||
-         c.shard_optimizer != "off" || c.overlap != "none";
+  return std::any_of(case_fields().begin(), case_fields().end(),
+                     [&](const Field& field) { return field.predicted_only && is_set(c, field.member); });
 }
 
 bool has_optimizer_replicas(const Case& c, const ModelConfig& model) {
@@ -216,38 +239,6 @@ bool has_optimizer_replicas(const Case& c, const ModelConfig& model) {
   return shards < ranks || (model.moe && c.ep > 1 && c.ep < ranks * c.tensor);
 }
 
-const char* micro_steps_flag(const Case& c) {
-  return c.micro_batches > 0 ? "--micro-batches" : "--accumulation";
-}
-
-std::optional<std::string> predicted_only_reason(const Case& c) {
-  if (!is_predicted_only(c)) return std::nullopt;
-  for (const char* name : kLayoutFields)
-    if (const Field& field = *find_field(name); get_text(c, field) != get_text(Case{}, field))
-      return fmt::format("{} {}: predicted only, a run does not support it; use sweep --dry-run --on MACHINE",
-                         flag_of(field), get_text(c, field));
-  return std::nullopt;
-}
-
-void refuse_predicted_only(const std::vector<Plan>& cases) {
-  for (const Plan& plan : cases)
-    if (auto why = predicted_only_reason(plan.fields)) throw InvalidInput(*why);
-}
-
-std::optional<std::string> layout_unsupported_reason(const Plan& plan) {
-  const Case& c = plan.fields;
-  if (auto why = tensor_unsupported_reason(plan)) return why;
-  if (auto why = pipeline_unsupported_reason(plan)) return why;
-  if (c.context > 1 && plan.T % (2 * c.context) != 0)
-    return fmt::format("--context {}: seq {} is not a multiple of {}, two chunks per rank", c.context, plan.T,
-                       2 * c.context);
-  const std::int64_t replica = c.tensor * c.context * c.pipeline;
-  if (c.gpus % replica != 0)
-    return fmt::format(
-        "--gpus {}: not a multiple of {}, the ranks of a replica (tensor {} x context {} x pipeline {}){}",
-        c.gpus, replica, c.tensor, c.context, c.pipeline,
-        nearest_text("--gpus", std::max<std::int64_t>(1, (c.gpus + replica / 2) / replica) * replica));
-  return sharded_optimizer_unsupported_reason(plan);
-}
+std::span<const Rule> layout_rules() { return kLayoutRules; }
 
 }  // namespace precbench

@@ -1,4 +1,5 @@
-// Resolves a case into a plan: names are looked up, and words become enums.
+// Judges cases and turns them into plans: names are looked up, words become enums, and rules are asked. See plan.h and
+// rules.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,10 +11,9 @@
 #include <tuple>
 #include <utility>
 
-#include "bench/case/case_limits.h"
 #include "bench/case/plan.h"
 #include "bench/case/recompute.h"
-#include "bench/case/resolve_model.h"
+#include "bench/case/rules.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "models/config/hub_names.h"
@@ -54,8 +54,7 @@ DType gradients_of(const std::string& name) {
   return name == "fp32" ? DType::f32 : name == "bf16" ? DType::bf16 : DType::e4m3;
 }
 
-/// Returns the axes of a case's ranks. Where they do not divide each other parallel_unsupported_reason() says
-/// so.
+/// Returns the axes of a case's ranks. Where they do not divide each other the rules of support say so.
 ParallelDims dims_of(const Case& c, DataParallel parallel) {
   const std::int64_t batch_ranks = std::max<std::int64_t>(1, c.gpus / c.context / c.tensor / c.pipeline);
   const std::int64_t shards = parallel == DataParallel::ddp ? 1
@@ -103,11 +102,11 @@ std::shared_ptr<const PackedLengths> packed_lengths_of(const Plan& plan) {
   return entry->second;
 }
 
-/// Returns the plan of a case with its definition, without an id.
-Plan plan_of(const Case& c, Definition definition) {
+/// Returns the plan of a case. `model` as in define().
+Plan plan_of(const Case& c, const ModelConfig* model, Refusals refusals) {
   Plan plan;
-  static_cast<Definition&>(plan) = std::move(definition);
   plan.fields = c;
+  define(plan, model, refusals);
   plan.fields.model = preset_name(c.model);
   plan.fields.recompute = recompute_text(parse_recompute(c.recompute));
   plan.bf16 = builtin_recipes().front();
@@ -181,19 +180,13 @@ Plan plan_of(const Case& c, Definition definition) {
 
 }  // namespace
 
-Plan resolve(const Case& c, Refusals refusals) {
-  Plan plan = plan_of(c, define(c, refusals));
-  plan.id = case_id(plan.fields, plan);
-  return plan;
-}
+Plan validate(const Case& c, Refusals refusals) { return plan_of(c, nullptr, refusals); }
 
-Plan resolve_model(const Case& c, const ModelConfig& model) {
-  return plan_of(c, define_model(c, model, Refusals::thrown));
-}
+Plan validate(const Case& c, const ModelConfig& model) { return plan_of(c, &model, Refusals::thrown); }
 
-std::vector<Plan> resolve(const std::vector<Case>& cases) {
+std::vector<Plan> validate(const std::vector<Case>& cases) {
   std::vector<Plan> plans;
-  for (const Case& c : cases) plans.push_back(resolve(c, Refusals::kept));
+  for (const Case& c : cases) plans.push_back(validate(c, Refusals::kept));
   const auto is_refused = [](const Plan& plan) { return plan.refusal.has_value(); };
   if (!plans.empty() && std::all_of(plans.begin(), plans.end(), is_refused))
     throw InvalidInput(*plans.front().refusal);

@@ -1,0 +1,452 @@
+// Rules of what runs: ranks, shapes and formats that the program supports together. A case that breaks one becomes a row
+// "unsupported". See rules.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "bench/case/choose_layers.h"
+#include "bench/case/rules.h"
+#include "kernels/base/plural.h"
+#include "kernels/gpu/device_info.h"
+
+namespace precbench {
+namespace {
+
+using Why = std::optional<std::string>;
+using Mode = ExchangeOptions::Mode;
+
+/// Number of consecutive tokens that share a scale or a transform in a recipe's GEMMs: a part of a sequence
+/// must hold whole ones.
+std::int64_t tokens_of_block(const Recipe& recipe) {
+  std::int64_t tokens = 1;
+  for (const QuantFormat* contracted : {&recipe.wgrad.a, &recipe.wgrad.b}) {
+    if (!contracted->quantized()) continue;
+    if (const std::int64_t block = block_length(contracted->granularity)) tokens = std::lcm(tokens, block);
+    if (contracted->transform) tokens = std::lcm(tokens, contracted->transform.length);
+  }
+  for (const QuantFormat* rowwise : {&recipe.fprop.a, &recipe.dgrad.a})
+    if (rowwise->quantized()) tokens = std::lcm(tokens, block_rows(rowwise->granularity));
+  return tokens;
+}
+
+/// Checks that the parts of a sequence hold whole blocks of each recipe.
+Why undivided_blocks(const Plan& plan) {
+  const SequencePart part = plan.transformer(0).sequence();
+  const auto check = [&](const Recipe& recipe) -> Why {
+    const std::int64_t block = tokens_of_block(recipe);
+    if (part.chunk() % block == 0) return std::nullopt;
+    return fmt::format("--context {}: {} needs chunks of a multiple of {} tokens, but seq / {} is {}",
+                       part.parts, recipe.name, block, 2 * part.parts, part.chunk());
+  };
+  if (auto why = check(plan.recipe)) return why;
+  for (const LaterLayers& later : plan.later)
+    if (auto why = check(later.recipe)) return why;
+  return std::nullopt;
+}
+
+/// Checks attention over keys of other ranks on a GPU.
+Why unshared_attention(const Plan& plan) {
+  if (!plan.on_gpu) return std::nullopt;
+  if (auto why = shared_sequences_unsupported_reason(plan.fields.device, plan.model.head_dim))
+    return fmt::format("--context: {}", *why);
+  if (const std::int64_t window = plan.model.sliding_window; window > 0 && window < plan.T)
+    return fmt::format(
+        "--context: the cuda device has no kernel for a window ({} tokens) in shared sequences", window);
+  return std::nullopt;
+}
+
+/// True if a recipe with delayed scaling can continue with the other's amax history.
+bool same_scales(const Recipe& a, const Recipe& b) {
+  return a.fprop.a == b.fprop.a && a.fprop.b == b.fprop.b && a.dgrad.a == b.dgrad.a;
+}
+
+/// Returns the first converted layer whose shape does not fit its recipe, with the reason; null if all do.
+Why shapes_unsupported_reason(const ConvertedLayers& layers, const ModelConfig& model, std::int64_t tokens) {
+  const auto linear_unsupported_reason = [&](const LinearSpec& linear, bool experts) -> Why {
+    // An expert's rows are padded to a multiple that its recipe supports.
+    const std::int64_t rows = experts ? group_padding(layers.recipe) : tokens;
+    const auto why = shape_unsupported_reason(layers.recipe, rows, linear.expert_out(), linear.in);
+    if (!why) return std::nullopt;
+    return fmt::format("{}: {}", name_of(linear.role), *why);
+  };
+  for (const std::int64_t example : model.layer_of_each_kind())
+    for (const LinearSpec& linear : convertible_linears(model, example)) {
+      bool converted = false;
+      for (std::int64_t layer = 0; layer < model.layers; ++layer)
+        if (model.has_experts(layer) == model.has_experts(example))
+          converted = converted || layers.converts(layer, linear.role);
+      if (!converted) continue;
+      const bool experts = is_stack(model, example, linear.role);
+      if (experts)
+        if (auto why = experts_unsupported_reason(layers.recipe)) return why;
+      if (auto why = linear_unsupported_reason(linear, experts)) return why;
+    }
+  if (!layers.head_converted) return std::nullopt;
+  return linear_unsupported_reason(head_linear(model), false);
+}
+
+/// Checks the number of rows that are sent to experts in FP8.
+Why dispatched_rows(const Plan& plan) {
+  const bool slots = plan.exchange.mode == Mode::slots;
+  const std::int64_t rows = slots ? plan.exchange.slots : plan.tokens_per_micro_step();
+  for (const QuantFormat& sent : {plan.recipe.fprop.a, plan.recipe.dgrad.a}) {
+    const std::int64_t multiple = sent.granularity == Granularity::block_1x128  ? 4
+                                  : sent.granularity == Granularity::block_1x32 ? 128
+                                                                                : 1;
+    if (rows % multiple != 0)
+      return fmt::format("--dispatch fp8: {} {} per rank; the scale layout needs a multiple of {}", rows,
+                         slots ? "slots" : "tokens", multiple);
+  }
+  return std::nullopt;
+}
+
+/// Checks that no shard divides a group of moments with a scale.
+Why divided_group(const Plan& plan) {
+  const MomentFormats& formats = plan.parameters.moments;
+  if (formats.m != StateFormat::coat && formats.v != StateFormat::coat) return std::nullopt;
+  const Layout layout(plan.model, plan.parameters.parallel.weight_shards(), plan.parameters.whole_blocks());
+  for (int unit = 0; unit < layout.unit_count(); ++unit)
+    for (int shard = 0; shard < layout.shards(); ++shard)
+      for (const Piece& piece : layout.pieces(unit, shard))
+        if (piece.first % kCoatGroup != 0)
+          return fmt::format("--moments coat: {} shards would split a group of {} elements of {}",
+                             layout.shards(), kCoatGroup, piece.parameter->name);
+  return std::nullopt;
+}
+
+/// Checks the widths of latent attention on a GPU.
+Why odd_latent(const Plan& plan) {
+  const ModelConfig& m = plan.model;
+  if (!m.latent || !plan.on_gpu) return std::nullopt;
+  // A vector of 8 elements is moved at once, and RoPE takes two.
+  const std::tuple<const char*, std::int64_t, int> widths[] = {
+      {"qk_nope_head_dim", m.head_dim - m.latent.rope_dim, 8},
+      {"qk_rope_head_dim", m.latent.rope_dim, 16},
+      {"v_head_dim", m.latent.v_dim, 8},
+      {"q_lora_rank", m.latent.q_rank, 8},
+      {"kv_lora_rank", m.latent.kv_rank, 8}};
+  for (const auto& [key, width, multiple] : widths)
+    if (width % multiple != 0)
+      return fmt::format("{}: {} is not a multiple of {}, which latent attention needs on the {} device", key,
+                         width, multiple, plan.fields.device);
+  return std::nullopt;
+}
+
+/// Limits of our attention kernels (kernels/cuda/attention/flash.h).
+constexpr std::int64_t kWidestOwnHead = 256;
+constexpr double kLargestOwnSoftcap = 1024;
+
+/// Checks soft-capped scores on a GPU, which only our kernels have.
+Why odd_softcap(const Plan& plan) {
+  const ModelConfig& m = plan.model;
+  const double cap = m.block.attention_softcap;
+  if (cap == 0 || !plan.on_gpu) return std::nullopt;
+  const std::string& device = plan.fields.device;
+  if (plan.fields.attention == "cudnn")
+    return fmt::format(
+        "--attention cudnn: cuDNN does not soft-cap the scores of attention (at {}); use auto or own", cap);
+  if (m.latent)
+    return fmt::format("the {} device has no kernel for latent attention (MLA) with soft-capped scores",
+                       device);
+  if (m.head_dim > kWidestOwnHead)
+    return fmt::format("head_dim: {} with soft-capped scores; the {} device has kernels for them up to {}",
+                       m.head_dim, device, kWidestOwnHead);
+  if (cap < 1 / kLargestOwnSoftcap || cap > kLargestOwnSoftcap)
+    return fmt::format(
+        "the model soft-caps the scores of attention at {}, which the {} device does at 1/{} to {}", cap,
+        device, kLargestOwnSoftcap, kLargestOwnSoftcap);
+  return std::nullopt;
+}
+
+/// Checks transposition of FP8 data.
+Why untransposable(const Plan& plan) {
+  std::vector<const Recipe*> recipes = {&plan.recipe};
+  for (const LaterLayers& next : plan.later) recipes.push_back(&next.recipe);
+  for (const Recipe* recipe : recipes)
+    if (recipe->flow)
+      if (const auto why = flow_unsupported_reason(*recipe)) return fmt::format("--flow on: {}", *why);
+  return std::nullopt;
+}
+
+/// Checks that one run has one kind of delayed scaling.
+Why several_scalings(const Plan& plan) {
+  for (const LaterLayers& next : plan.later)
+    if (next.recipe.delayed() && !same_scales(next.recipe, plan.parameters.delayed))
+      return fmt::format("{} and {}: one run has one kind of delayed scaling", plan.parameters.delayed.name,
+                         next.recipe.name);
+  return std::nullopt;
+}
+
+/// Checks the padding of shards that end where 128 rows of a matrix end.
+Why padded_gather(const Plan& plan) {
+  if (!plan.parameters.whole_blocks()) return std::nullopt;
+  const int shards = plan.parameters.parallel.weight_shards();
+  const Layout layout(plan.model, shards, true);
+  const int unit = layout.block_unit(0);
+  const double padded =
+      static_cast<double>(layout.shard_size(unit) * shards) / static_cast<double>(layout.units()[unit].size);
+  // Padding is gathered, reduced and kept like weights: with much more of it FP8 saves nothing.
+  constexpr double kMostPadded = 1.25;
+  if (padded <= kMostPadded) return std::nullopt;
+  return fmt::format(
+      "FP8 gather: for {} shards to end where 128 rows of a matrix end, a block would be padded to {:.2f} times its "
+      "size, more than the {} that pay",
+      shards, padded, kMostPadded);
+}
+
+/// Checks that the model's attention over so many positions is what is computed.
+Why beyond_positions(const Plan& plan) {
+  const ModelConfig& m = plan.model;
+  if (m.learned_positions > 0 && plan.T > m.learned_positions)
+    return fmt::format("seq: {} is beyond the {} positions that the model has learned", plan.T,
+                       m.learned_positions);
+  if (m.dynamic_rope && plan.T > m.max_positions)
+    return fmt::format(
+        "seq: {} is beyond {} positions, where the model's dynamic RoPE is no longer plain RoPE", plan.T,
+        m.max_positions);
+  if (m.original_context_only && static_cast<double>(plan.T) > m.rope_scaling.original_context)
+    return fmt::format(
+        "seq: {} is beyond the model's original context of {:.0f} positions, where its attention changes "
+        "(rope_scaling), which is not supported",
+        plan.T, m.rope_scaling.original_context);
+  if (m.unchunked_positions > 0 && plan.T > m.unchunked_positions)
+    return fmt::format(
+        "seq: {} is beyond the model's chunks of {} positions; chunked attention is not supported", plan.T,
+        m.unchunked_positions);
+  const std::int64_t most = m.block.temperature_positions;
+  if (most > 0 && plan.T > most)
+    return fmt::format(
+        "seq: {} is beyond {} positions, after which the model scales each query, which is not supported",
+        plan.T, most);
+  if (most > 0 && plan.T == most && (plan.packs() || plan.fields.context > 1))
+    return fmt::format(
+        "seq: with {} the model scales the last query of a sequence, which is not supported with {}", plan.T,
+        plan.packs() ? "packing" : "context ranks");
+  return std::nullopt;
+}
+
+/// Checks the shapes of a GPU's kernels.
+Why odd_shapes(const Plan& plan) {
+  const ModelConfig& m = plan.model;
+  const std::string& device = plan.fields.device;
+  if (device != "cpu")
+    for (const auto& [key, size, biased] :
+         {std::tuple("ffn", m.ffn, m.block.ffn_bias), std::tuple("vocab", m.vocab, m.head_bias),
+          std::tuple("expert_ffn", m.moe.expert_ffn, m.moe.expert_bias)})
+      if (biased && size % 8 != 0)
+        return fmt::format("{}: {} is not a multiple of 8, which its bias needs on the {} device", key, size,
+                           device);
+  const std::int64_t unit_norm = m.block.unit_queries_and_keys ? m.head_dim : 0;
+  return gpu_unsupported_reason(
+      device, m.width, {m.head_dim, std::max(m.q_normed(), unit_norm), std::max(m.k_normed(), unit_norm)});
+}
+
+bool gathers_no_block(const Plan& plan) {
+  return std::count(plan.parameters.gather_fp8.begin(), plan.parameters.gather_fp8.end(), true) == 0;
+}
+
+/// Checks the format of weights that are stored in FP8.
+Why unstorable_weights(const Plan& plan) {
+  const QuantFormat& format = plan.recipe.fprop.b;
+  if (!plan.fp8_weights) return std::nullopt;
+  if (plan.model.moe) return "--weights e4m3: does not support blocks with experts";
+  if (!format.quantized()) return "--weights e4m3: the recipe has BF16 weights";
+  if (always_emulated(format))
+    return fmt::format("--weights e4m3: the recipe's weights are {}, not an 8-bit floating-point format",
+                       element_name(format));
+  if (format.granularity != Granularity::tensor || !(format == plan.recipe.dgrad.b))
+    return "--weights e4m3: the recipe has more than one scale per weight";
+  if (!plan.later.empty())
+    return "--weights e4m3: the recipe changes during the run, and the weight format with it";
+  if (gathers_no_block(plan)) return "--weights e4m3: no block has all of its linear layers in the recipe";
+  return std::nullopt;
+}
+
+/// Checks the recipes that the final weights are read in.
+Why unreadable(const Plan& plan) {
+  for (const ConvertedLayers& reading : plan.readings)
+    if (auto why = reading_unsupported_reason(plan, reading)) return why;
+  return std::nullopt;
+}
+
+/// Checks the shapes of the layers that any recipe of the run converts.
+Why unsupported_layers(const Plan& plan) {
+  if (auto why = layers_unsupported_reason(plan, plan)) return why;
+  for (const LaterLayers& next : plan.later)
+    if (auto why = layers_unsupported_reason(plan, next)) return why;
+  return std::nullopt;
+}
+
+bool on_latent(const Plan& plan) { return static_cast<bool>(plan.model.latent); }
+bool changes_recipe(const Plan& plan) { return !plan.later.empty(); }
+bool divides_experts(const Plan& plan) { return plan.parameters.expert_ranks > 1; }
+bool has_fp8_weights(const Plan& plan) { return plan.fp8_weights; }
+bool has_fp8_grads(const Plan& plan) { return plan.parameters.gradients == DType::e4m3; }
+bool on_cudnn(const Plan& plan) { return plan.on_gpu && plan.fields.attention == "cudnn"; }
+
+constexpr Rule kSupportRules[] = {
+    // Adapters.
+    {&Case::lora_rank, "--lora-rank: frozen experts are not divided among ranks (--ep); use --parallel fsdp",
+     divides_experts},
+    {&Case::lora_rank, "--lora-rank: adapters of latent attention (MLA) are not supported", on_latent},
+    {&Case::lora_rank, "--lora-rank: frozen attention sinks are not supported",
+     [](const Plan& p) { return p.model.block.attention_sinks; }},
+    {&Case::lora_rank,
+     "--lora-rank: checkpoints of {model} have several of its matrices in one tensor or under other names, whose "
+     "adapters are not supported",
+     [](const Plan& p) { return p.model.block.fusion != TensorFusion::none; }},
+    {&Case::lora_rank, "--lora-rank: --gather fp8 is not supported with frozen weights; use --gather bf16",
+     [](const Plan& p) { return p.fp8_gather; }},
+    {&Case::lora_rank, "--lora-rank: adapters have no FP16 master with scales",
+     [](const Plan& p) { return p.parameters.master == Master::fp16; }},
+    {&Case::lora_rank, "--lora-rank: --weights e4m3 is not supported with frozen weights", has_fp8_weights},
+    {&Case::lora_rank, "--lora-rank: adapters' gradients in e4m3 are not supported; use --grads fp32 or bf16",
+     has_fp8_grads},
+    {&Case::lora_rank,
+     "--lora-rank: muon orthogonalizes the model's matrices, which are frozen; use adamw, lion or adafactor",
+     [](const Plan& p) { return p.fields.optimizer == "muon"; }},
+    {&Case::lora_rank, "--lora-rank: --sensitivity is not supported with adapters",
+     [](const Plan& p) { return !p.sensitivity.empty(); }},
+    {&Case::lora_rank,
+     "--lora-rank: {lora_rank} is not a multiple of 8, which the GEMMs of adapters need on the {device} device",
+     [](const Plan& p) { return p.on_gpu && p.fields.lora_rank % 8 != 0; }},
+    // Ranks.
+    {&Case::context, "--context: {context} does not divide {ranks}",
+     [](const Plan& p) { return p.ranks % p.fields.context != 0; }},
+    {&Case::shard_group, "--shard-group: {shard_group} does not divide {ranks}",
+     [](const Plan& p) { return p.ranks % p.fields.shard_group != 0; }},
+    {&Case::shard_group,
+     "--shard-group: {shard_group} is not a multiple of --context {context}, whose ranks share a shard group",
+     [](const Plan& p) { return p.fields.shard_group % p.fields.context != 0; }},
+    {&Case::reduce_amax, "--reduce-amax group: no ranks share a sequence; add --context N",
+     [](const Plan& p) { return p.reduce_amax == ReduceAmax::group && p.fields.context == 1; }},
+    {&Case::reduce_amax,
+     "--reduce-amax group: an expert's rows are tokens of all of --ep's ranks; use on or off",
+     [](const Plan& p) { return p.reduce_amax == ReduceAmax::group && divides_experts(p); }},
+    {&Case::context, undivided_chunks},
+    {&Case::context, undivided_blocks},
+    {&Case::context, "--context: cuDNN attention takes whole sequences; use auto or own", on_cudnn},
+    {&Case::context,
+     "--context: the cuda device has no kernel for latent attention (MLA) in shared sequences",
+     [](const Plan& p) { return p.on_gpu && on_latent(p); }},
+    {&Case::context, unshared_attention},
+    {kEveryCase, "--exchange, --slots and --dispatch need expert parallelism: add --ep N",
+     [](const Plan& p) {
+       return !divides_experts(p) &&
+              (p.exchange.mode != Mode::gather || p.exchange.codes || p.fields.slots > 0);
+     }},
+    {&Case::slots, "--slots: --exchange {exchange} has no slots",
+     [](const Plan& p) { return p.exchange.mode != Mode::slots; }},
+    {&Case::slots, "--slots: {slots} exceeds the {tokens} of a rank",
+     [](const Plan& p) { return p.fields.slots > p.tokens_per_micro_step(); }},
+    {&Case::ep, "--ep: {ep} does not divide {ranks}",
+     [](const Plan& p) { return p.ranks % p.fields.ep != 0; }},
+    {&Case::ep, "--ep: {ep} does not divide {experts}",
+     [](const Plan& p) { return p.model.moe.rule.experts % p.fields.ep != 0; }},
+    {&Case::ep, "--ep: {optimizer} does not support expert parallelism; adamw and lion do",
+     [](const Plan& p) { return p.fields.optimizer != "adamw" && p.fields.optimizer != "lion"; }},
+    {&Case::ep, "--ep: expert parallelism supports optimizer state in fp32 or bf16 only",
+     [](const Plan& p) { return scaled(p.parameters.moments.m) || scaled(p.parameters.moments.v); }},
+    {&Case::ep, "--ep: --weights e4m3 does not support expert parallelism", has_fp8_weights},
+    {&Case::dispatch, "--dispatch fp8: {recipe} does not quantize activations to 8 bits",
+     [](const Plan& p) { return !p.recipe.fprop.a.quantized() || bits_of(p.recipe.fprop.a.dtype) != 8; }},
+    {&Case::dispatch,
+     "--dispatch fp8: history.reduce is false, but tokens of several ranks need a common scale",
+     [](const Plan& p) { return p.recipe.fprop.a.delayed() && !p.recipe.fprop.a.history.reduce; }},
+    {&Case::dispatch, "--dispatch fp8: the recipe changes during the run, and the format of tokens with it",
+     changes_recipe},
+    {&Case::dispatch,
+     "--dispatch fp8: GEMM scale layouts need a fixed number of rows; use --exchange gather or slots",
+     [](const Plan& p) { return p.exchange.mode == Mode::sync; }},
+    {&Case::dispatch, dispatched_rows},
+    {&Case::ep, "--ep: --fidelity-batches does not support expert parallelism",
+     [](const Plan& p) { return p.fields.fidelity_batches > 0; }},
+    {&Case::ep, "--ep: --eval-recipes does not support expert parallelism",
+     [](const Plan& p) { return !p.readings.empty(); }},
+    // Formats of state, weights and gathers, and what reads them.
+    {kEveryCase, divided_group},
+    {kEveryCase, "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp",
+     [](const Plan& p) { return has_fp8_grads(p) && p.data_parallel == DataParallel::hsdp; }},
+    {kEveryCase,
+     "--grad-sync last: gradients in e4m3 are summed over ranks in every micro-step; use --grads bf16 or fp32",
+     [](const Plan& p) { return has_fp8_grads(p) && p.parameters.sync_last; }},
+    {kEveryCase, unstorable_weights},
+    {kEveryCase, untransposable},
+    {&Case::attention,
+     "--attention own: our kernels take values as wide as keys, not {v_dim} and {head_dim} (latent attention); use "
+     "auto or cudnn",
+     [](const Plan& p) { return on_latent(p) && p.on_gpu && p.fields.attention == "own"; }},
+    {kEveryCase, odd_latent},
+    {&Case::packing, "--packing on: cuDNN attention has no documents that share sequences; use auto or own",
+     on_cudnn},
+    {&Case::packing,
+     "--packing on: the {device} device has no kernel for latent attention (MLA) within documents",
+     [](const Plan& p) { return p.on_gpu && on_latent(p); }},
+    {&Case::packing,
+     "--packing on: the {device} device has no kernel for documents in sequences that ranks share (--context)",
+     [](const Plan& p) { return p.on_gpu && p.fields.context > 1; }},
+    {&Case::packing,
+     "--packing on: head_dim is {head_dim}; attention within documents takes at most 256 on the {device} device",
+     [](const Plan& p) { return p.on_gpu && p.model.head_dim > kWidestOwnHead; }},
+    {kEveryCase, odd_softcap},
+    {kEveryCase, several_scalings},
+    {&Case::recompute, "--recompute {recompute}: {model} has {blocks}; to recompute all, use block",
+     [](const Plan& p) { return p.recompute != kRecomputeBlocks && p.recompute.blocks > p.model.layers; }},
+    {&Case::gather, "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights",
+     [](const Plan& p) { return p.parameters.parallel.weight_shards() == 1; }},
+    {&Case::gather,
+     [](const Plan& p) {
+       return fp8_gather_unsupported_reason(p.recipe, p.model, p.recompute.repeats_fprop());
+     }},
+    {&Case::gather, "FP8 gather: the recipe changes during the run, and the weight format with it",
+     changes_recipe},
+    {&Case::gather, "FP8 gather: no block has all of its linear layers in the recipe", gathers_no_block},
+    {&Case::gather, padded_gather},
+    {&Case::fidelity_batches, fidelity_unsupported_reason},
+    {&Case::eval_recipes, unreadable},
+    // The model.
+    {kEveryCase, "experts: FP16 master weights and FP8 gradients are not supported",
+     [](const Plan& p) {
+       return p.model.moe && (p.parameters.master == Master::fp16 || bits_of(p.parameters.gradients) == 8);
+     }},
+    {&Case::capacity,
+     "--capacity: a dropped slot would keep the bias of its expert's down layer; experts with biases drop none",
+     [](const Plan& p) { return p.model.moe.expert_bias; }},
+    {&Case::exchange,
+     "--exchange slots: a dropped token would keep the biases of its experts; use gather or sync",
+     [](const Plan& p) { return p.model.moe.expert_bias && p.exchange.mode == Mode::slots; }},
+    {kEveryCase, beyond_positions},
+    {kEveryCase, odd_shapes},
+    {kEveryCase, unsupported_layers},
+};
+
+}  // namespace
+
+std::optional<std::string> layers_unsupported_reason(const Plan& plan, const ConvertedLayers& layers) {
+  return shapes_unsupported_reason(layers, plan.model, plan.tokens_per_micro_step());
+}
+
+std::optional<std::string> reading_unsupported_reason(const Plan& plan, const ConvertedLayers& reading) {
+  const char* kept = plan.fp8_gather ? "gathered" : plan.fp8_weights ? "stored" : nullptr;
+  if (kept)
+    return fmt::format("--eval-recipes: weights {} in FP8 leave no BF16 weights to read in another recipe",
+                       kept);
+  if (auto why = layers_unsupported_reason(plan, reading))
+    return fmt::format("--eval-recipes: {}: {}", reading.recipe.name, *why);
+  return std::nullopt;
+}
+
+std::optional<std::string> fidelity_unsupported_reason(const Plan& plan) {
+  if (plan.fp8_gather) return "fidelity: weights gathered in FP8 leave no BF16 weights to compare with";
+  if (plan.fp8_weights) return "fidelity: weights stored in FP8 leave no BF16 weights to compare with";
+  // Gradients are summed over ranks and micro-steps in FP8, so the BF16 sum does not exist.
+  if (plan.parameters.gradients == DType::e4m3 && (plan.ranks > 1 || plan.accumulation > 1))
+    return "fidelity: gradients in e4m3 need one rank and one micro-batch; use --grads bf16 or fp32";
+  return std::nullopt;
+}
+
+std::span<const Rule> support_rules() { return kSupportRules; }
+
+}  // namespace precbench
