@@ -154,7 +154,7 @@ TEST_CASE("convert: a recipe file sets layers and schedule and the case override
         }).starts_with("own: layers: it keeps all linear layers of the 4 blocks of tiny"));
 }
 
-TEST_CASE("resolve: an impossible schedule is refused", "[layers]") {
+TEST_CASE("validate: an impossible schedule is refused", "[layers]") {
   const auto refused = [](const char* change, std::int64_t steps = 100) {
     Case c = tensorwise("", change);
     c.steps = steps;
@@ -175,16 +175,6 @@ TEST_CASE("resolve: an impossible schedule is refused", "[layers]") {
         "--switch-recipe: " + path + "@50: that recipe has its own schedule");
 }
 
-TEST_CASE("unsupported_reason: a layer's shape matters if any recipe of the run converts it", "[layers]") {
-  Case c = tensorwise("", "mxfp8@50");
-  c.batch = 1;
-  c.seq = 48;  // not a multiple of mxfp8's 32
-  CHECK(unsupported_reason(validate(c)) == "qkv: M=48 is not a multiple of 32 (wgrad.a 1x32)");
-  c.switch_recipe = "rowwise@50";
-  CHECK(!unsupported_reason(validate(c)));
-  CHECK(validate(c).warnings() == Lines{"rowwise from step 50 on: step times include both recipes"});
-}
-
 TEST_CASE("warnings: stochastic rounding in fprop is accepted with a warning", "[layers]") {
   Case c;
   c.recipe = "nvfp4_sr_fwd";
@@ -193,21 +183,16 @@ TEST_CASE("warnings: stochastic rounding in fprop is accepted with a warning", "
         Lines{"nvfp4_sr_fwd: fprop rounds stochastically, whose noise biases the gradient"});
   c.recipe = "nvfp4";
   CHECK(validate(c).warnings().empty());
+  CHECK(validate(tensorwise("", "rowwise@50")).warnings() ==
+        Lines{"rowwise from step 50 on: step times include both recipes"});
 }
 
-TEST_CASE("resolve: blocks are gathered in FP8 if all their layers are converted", "[layers]") {
+TEST_CASE("validate: blocks are gathered in FP8 if all their layers are converted", "[layers]") {
   Case c = tensorwise("first_linear");
   c.gpus = 2;
   c.parallel = "fsdp";
   c.gather = "fp8";
   CHECK(validate(c).parameters.gather_fp8 == std::vector<bool>{false, true, true, true});
-  CHECK(!unsupported_reason(validate(c)));
-  c.keep_bf16 = "o";
-  CHECK(unsupported_reason(validate(c)) == "FP8 gather: no block has all of its linear layers in the recipe");
-  c.keep_bf16 = "";
-  c.switch_recipe = "bf16@50";
-  CHECK(unsupported_reason(validate(c)) ==
-        "FP8 gather: the recipe changes during the run, and the weight format with it");
 }
 
 TEST_CASE("keep_bf16: single blocks and single layers stay in BF16 by index", "[layers]") {

@@ -52,6 +52,7 @@ Why too_many_steps(const Plan& plan) {
 
 bool on_cpu(const Plan& plan) { return plan.fields.device == "cpu"; }
 bool without_steps(const Plan& plan) { return plan.fields.steps == 0; }
+bool without_text(const Plan& plan) { return plan.fields.eval_data.empty(); }
 bool without_batches(const Plan& plan) { return plan.fields.fidelity_batches == 0; }
 
 Why beyond_last_step(const Plan& plan) {
@@ -150,7 +151,7 @@ constexpr Rule kInputRules[] = {
     {&Case::fidelity_stress,
      "--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K", without_batches},
     {&Case::eval_recipes, "--eval-recipes: needs held-out text to evaluate on: add --eval-data",
-     [](const Plan& p) { return p.fields.eval_data.empty(); }},
+     without_text},
     {&Case::sensitivity, "--sensitivity needs batches to measure on: add --fidelity-batches K",
      without_batches},
     {kEveryCase, without_experts},
@@ -170,9 +171,13 @@ constexpr Rule kUnusedRules[] = {
      "--glob: applies to folders only, and neither --data nor --eval-data is a folder",
      [](const Plan& p) { return !is_folder(p.fields.data) && !is_folder(p.fields.eval_data); },
      {"data", "eval_data"}},
+    {&Case::eval_every,
+     "--eval-every: needs held-out text: add --eval-data FILE",
+     without_text,
+     {"eval_data"}},
     {&Case::eval_tokens,
      "--eval-tokens: needs held-out text: add --eval-data FILE",
-     [](const Plan& p) { return p.fields.eval_data.empty(); },
+     without_text,
      {"eval_data"}},
     {&Case::checkpoint_dir,
      "--checkpoint-dir: no checkpoint is written: add --checkpoint-every N",

@@ -41,53 +41,6 @@ TEST_CASE("unsupported_reason: a sequence beyond the sliding window is computed 
   CHECK(run_case(validate(longer)).status == Status::ok);
 }
 
-TEST_CASE("unsupported_reason: attention for which the cuda device has no kernel is known without a GPU",
-          "[plan]") {
-  const TempDirectory folder;
-  Case c = case_of(folder, config_json("mistral", {{"sliding_window", 64}, {"head_dim", 64}}), 128);
-  c.gpus = 2;
-  c.context = 2;
-  CHECK(!unsupported_reason(validate(c)));  // the CPU device has it
-  c.device = "cuda";
-  CHECK(unsupported_reason(validate(c)) ==
-        "--context: the cuda device has no kernel for a window (64 tokens) in shared sequences");
-  c.seq = 64;
-  CHECK(!unsupported_reason(validate(c)));  // every token sees all before it
-}
-
-TEST_CASE("unsupported_reason: soft-capped scores on the cuda device have limits that are named", "[plan]") {
-  const TempDirectory folder;
-  const auto gemma = [&](std::int64_t head_dim, double softcap) {
-    return case_of(folder,
-                   {{"model_type", "gemma2"},
-                    {"num_hidden_layers", 2},
-                    {"head_dim", head_dim},
-                    {"attn_logit_softcapping", softcap}},
-                   64);
-  };
-  const auto on_gpu = [](Case c) {
-    CHECK(!unsupported_reason(validate(c)));  // the CPU device has no limits
-    c.device = "cuda";
-    return unsupported_reason(validate(c)).value_or("");
-  };
-  CHECK(on_gpu(gemma(256, 50)) == "");
-  CHECK(on_gpu(gemma(264, 50)) ==
-        "head_dim: 264 with soft-capped scores; the cuda device has kernels for them up to 256");
-  CHECK(on_gpu(gemma(128, 2000)) ==
-        "the model soft-caps the scores of attention at 2000, which the cuda device does at 1/1024 to 1024");
-  Case shared = gemma(128, 50);
-  shared.gpus = shared.context = 2;
-  CHECK(on_gpu(shared) == "");
-  shared.seq = 8192;  // longer than the window
-  CHECK(on_gpu(shared) ==
-        "--context: the cuda device has no kernel for a window (4096 tokens) in shared sequences");
-  Case library = gemma(128, 50);
-  library.device = "cuda";
-  library.attention = "cudnn";
-  CHECK(unsupported_reason(validate(library)) ==
-        "--attention cudnn: cuDNN does not soft-cap the scores of attention (at 50); use auto or own");
-}
-
 TEST_CASE("unsupported_reason: learned positions end, and the cuda device needs biases of a multiple of 8",
           "[plan]") {
   const TempDirectory folder;

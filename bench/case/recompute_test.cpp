@@ -41,7 +41,4 @@ TEST_CASE("recompute: other words are refused by flag", "[case][recompute]") {
   for (const char* text : {"block:", "block:0", "block:-1", "block:x", "block:1.5"})
     CHECK(contains(why(text), "K in block:K is a number of blocks, at least 1"));
   CHECK(why("norm+ffn+norm") == "--recompute: norm twice in norm+ffn+norm");
-  CHECK(!unsupported_reason(validate(case_with("recompute", "block:4"))));
-  CHECK(unsupported_reason(validate(case_with("recompute", "block:5"))) ==
-        "--recompute block:5: tiny has 4 blocks; to recompute all, use block");
 }

@@ -15,7 +15,7 @@ namespace precbench {
 namespace {
 
 using Why = std::optional<std::string>;
-using Mode = ExchangeOptions::Mode;
+using Exchange = ExchangeOptions::Mode;
 
 /// Number of consecutive tokens that share a scale or a transform in a recipe's GEMMs: a part of a sequence
 /// must hold whole ones.
@@ -89,7 +89,7 @@ Why shapes_unsupported_reason(const ConvertedLayers& layers, const ModelConfig& 
 
 /// Checks the number of rows that are sent to experts in FP8.
 Why dispatched_rows(const Plan& plan) {
-  const bool slots = plan.exchange.mode == Mode::slots;
+  const bool slots = plan.exchange.mode == Exchange::slots;
   const std::int64_t rows = slots ? plan.exchange.slots : plan.tokens_per_micro_step();
   for (const QuantFormat& sent : {plan.recipe.fprop.a, plan.recipe.dgrad.a}) {
     const std::int64_t multiple = sent.granularity == Granularity::block_1x128  ? 4
@@ -335,10 +335,10 @@ constexpr Rule kSupportRules[] = {
     {kEveryCase, "--exchange, --slots and --dispatch need expert parallelism: add --ep N",
      [](const Plan& p) {
        return !divides_experts(p) &&
-              (p.exchange.mode != Mode::gather || p.exchange.codes || p.fields.slots > 0);
+              (p.exchange.mode != Exchange::gather || p.exchange.codes || p.fields.slots > 0);
      }},
     {&Case::slots, "--slots: --exchange {exchange} has no slots",
-     [](const Plan& p) { return p.exchange.mode != Mode::slots; }},
+     [](const Plan& p) { return p.exchange.mode != Exchange::slots; }},
     {&Case::slots, "--slots: {slots} exceeds the {tokens} of a rank",
      [](const Plan& p) { return p.fields.slots > p.tokens_per_micro_step(); }},
     {&Case::ep, "--ep: {ep} does not divide {ranks}",
@@ -359,7 +359,7 @@ constexpr Rule kSupportRules[] = {
      changes_recipe},
     {&Case::dispatch,
      "--dispatch fp8: GEMM scale layouts need a fixed number of rows; use --exchange gather or slots",
-     [](const Plan& p) { return p.exchange.mode == Mode::sync; }},
+     [](const Plan& p) { return p.exchange.mode == Exchange::sync; }},
     {&Case::dispatch, dispatched_rows},
     {&Case::ep, "--ep: --fidelity-batches does not support expert parallelism",
      [](const Plan& p) { return p.fields.fidelity_batches > 0; }},
@@ -416,7 +416,7 @@ constexpr Rule kSupportRules[] = {
      [](const Plan& p) { return p.model.moe.expert_bias; }},
     {&Case::exchange,
      "--exchange slots: a dropped token would keep the biases of its experts; use gather or sync",
-     [](const Plan& p) { return p.model.moe.expert_bias && p.exchange.mode == Mode::slots; }},
+     [](const Plan& p) { return p.model.moe.expert_bias && p.exchange.mode == Exchange::slots; }},
     {kEveryCase, beyond_positions},
     {kEveryCase, odd_shapes},
     {kEveryCase, unsupported_layers},

@@ -66,7 +66,6 @@ CasePrediction predict_case(const Plan& plan, const CostModel& model) {
       predict_layout(plan, model, p);
       return p;
     }
-    if (plan.refusal) throw Unsupported(*plan.refusal);
     if (const auto why = unsupported_reason(plan)) throw Unsupported(*why);
     const DryRun run = dry_run(plan, nullptr);
     p.memory = memory_segments(run.highest, run.most());

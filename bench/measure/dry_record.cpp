@@ -40,7 +40,6 @@ Record dry_record(const Plan& plan) {
     record.error = why;
     return record;
   };
-  if (plan.refusal) return cannot_run(*plan.refusal);
   if (const auto why = unsupported_reason(plan)) return cannot_run(*why);
   set_model_size(record, plan);
   record.training.emplace().tokens_per_step = plan.tokens_per_step();

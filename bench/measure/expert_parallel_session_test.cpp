@@ -263,44 +263,6 @@ TEST_CASE("run_case: saved weights and states of expert-parallel ranks load on a
   }
 }
 
-TEST_CASE("unsupported_reason: unsupported combinations with --ep are refused in one line",
-          "[definition][moe][ep]") {
-  const auto why = [](int ranks, int ep, const char* name = "seed", const char* text = "42",
-                      const char* recipe = "bf16") {
-    Case c = parallel_case(ranks, ep, recipe);
-    set_text(c, *find_field(name), text);
-    return unsupported_reason(validate(c)).value_or("");
-  };
-  CHECK(why(4, 2) == "");
-  CHECK(why(4, 3) == "--ep: 3 does not divide 4 ranks");
-  CHECK(why(4, 8) == "--ep: 8 does not divide 4 ranks");
-  CHECK(why(6, 3) == "--ep: 3 does not divide 8 experts");
-  CHECK(why(2, 2, "dispatch", "fp8") == "--dispatch fp8: bf16 does not quantize activations to 8 bits");
-  CHECK(why(2, 2, "dispatch", "fp8", "blockwise") == "");
-  CHECK(why(2, 1, "exchange", "slots") ==
-        "--exchange, --slots and --dispatch need expert parallelism: add --ep N");
-  CHECK(why(2, 2, "slots", "8") == "--slots: --exchange gather has no slots");
-  CHECK(contains(why(2, 2, "optimizer", "muon"), "--ep: muon does not support expert parallelism"));
-  CHECK(contains(why(2, 2, "moments", "e4m3"),
-                 "--ep: expert parallelism supports optimizer state in fp32 or bf16"));
-  CHECK(why(2, 2, "capacity", "1.5") == "");
-  CHECK(contains(why(2, 2, "fidelity_batches", "1"), "--ep: --fidelity-batches does not support"));
-  Case c = parallel_case(2, 2, "mxfp8");
-  c.dispatch = "fp8", c.batch = 1;
-  CHECK(unsupported_reason(validate(c)) ==
-        "--dispatch fp8: 64 tokens per rank; the scale layout needs a multiple of 128");
-  c.batch = 2, c.exchange = "sync";
-  CHECK(contains(unsupported_reason(validate(c)).value_or(""),
-                 "--dispatch fp8: GEMM scale layouts need a fixed number of rows"));
-  c = parallel_case(2, 2, "tensorwise");
-  c.dispatch = "fp8", c.switch_recipe = "mxfp8@1";
-  CHECK(unsupported_reason(validate(c)) ==
-        "--dispatch fp8: the recipe changes during the run, and the format of tokens with it");
-  c = parallel_case(2, 2);
-  c.exchange = "slots", c.slots = 129;
-  CHECK(unsupported_reason(validate(c)) == "--slots: 129 exceeds the 128 tokens of a rank");
-}
-
 TEST_CASE("dry_run: predicts large MoE models for any number of expert-parallel ranks",
           "[predict][moe][ep]") {
   const auto most = [](int ep, const char* parallel, const char* exchange = "gather") {

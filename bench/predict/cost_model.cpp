@@ -253,8 +253,7 @@ std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const T
 
 std::optional<StepEstimate> estimated_step(const std::string& gpu_name, const Plan& plan) {
   const Machine* machine = find_machine_of_gpu(gpu_name);
-  if (!machine || plan.refusal || unsupported_reason(plan) || !runs_natively(plan, *machine))
-    return std::nullopt;
+  if (!machine || unsupported_reason(plan) || !runs_natively(plan, *machine)) return std::nullopt;
   if (plan.packs()) return std::nullopt;  // the rates are those of attention over whole sequences
   try {
     return estimate_step(CostModel(*machine), dry_run(plan, nullptr).trace, plan.ranks);

@@ -45,7 +45,7 @@ std::optional<std::string> predict_record(const Record& record, OwnPrediction& r
   if (!machine) return fmt::format("no rates of {}", record.env.gpu->name);
   try {
     const Plan plan = validate(case_from_json(record.case_fields));
-    if (plan.refusal || unsupported_reason(plan)) return "does not run any more";
+    if (unsupported_reason(plan)) return "does not run any more";
     if (!runs_natively(plan, *machine)) return "emulated";
     if (plan.packs()) return "packed documents";
     const StepEstimate step = estimate_without_own(*machine, plan, record.env.cudnn.has_value());

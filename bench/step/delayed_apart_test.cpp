@@ -96,24 +96,3 @@ TEST_CASE("delayed scaling without reduction: a rank knows the amaxes of its own
     }
   }
 }
-
-TEST_CASE("unsupported_reason: without reduction FP8 gather and FP8 dispatch are refused by field name",
-          "[delayed][ep]") {
-  const TempDirectory directory;
-  Case c;
-  c.recipe = directory.write("mine.json", with_history("tensorwise_delayed", kApart).dump());
-  c.gpus = 2;
-  c.parallel = "fsdp";
-  CHECK(!unsupported_reason(validate(c)));
-  c.gather = "fp8";
-  CHECK(unsupported_reason(validate(c)) ==
-        "FP8 gather: history.reduce is false, so ranks have no common scale for their weight shards");
-  c.gather = "bf16";
-  c.parallel = "ddp";
-  c.model = "tiny-moe";
-  c.ep = 2;
-  CHECK(!unsupported_reason(validate(c)));
-  c.dispatch = "fp8";
-  CHECK(unsupported_reason(validate(c)) ==
-        "--dispatch fp8: history.reduce is false, but tokens of several ranks need a common scale");
-}

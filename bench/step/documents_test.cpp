@@ -174,7 +174,7 @@ TEST_CASE("HeldOut: packed documents have the losses that they have alone", "[he
   CHECK(packed.tokens == alone.tokens);
 }
 
-TEST_CASE("resolve: packed documents are counted by their own lengths", "[plan][documents]") {
+TEST_CASE("validate: packed documents are counted by their own lengths", "[plan][documents]") {
   const TempDirectory directory;
   const std::string path = directory.write("chat.jsonl", documents(24));
   const Plan alone = plan_of({.data = path}), packed = plan_of({.data = path, .packing = "on"});

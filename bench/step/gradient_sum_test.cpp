@@ -41,7 +41,7 @@ TEST_CASE("Rank: E4M3 gradients of several ranks are summed in the recipe's dtyp
   }
 }
 
-TEST_CASE("resolve: gradients.sum comes from the recipe and applies to E4M3 gradients only",
+TEST_CASE("validate: gradients.sum comes from the recipe and applies to E4M3 gradients only",
           "[case][fp8_gradients]") {
   const TempDirectory directory;
   Case c;

@@ -254,15 +254,6 @@ TEST_CASE("HeldOut: neither the number of ranks nor the sharding changes a bit o
   }
 }
 
-TEST_CASE("unsupported_reason: weights kept in FP8 cannot be read in other recipes", "[held_out]") {
-  HeldOutFiles files;
-  Case c = files.case_of("tensorwise", 2, "fsdp");
-  c.gather = "fp8";
-  c.eval_recipes = "rowwise";
-  CHECK(unsupported_reason(validate(c)) ==
-        "--eval-recipes: weights gathered in FP8 leave no BF16 weights to read in another recipe");
-}
-
 TEST_CASE("HeldOut: weights gathered in FP8 have no BF16 loss", "[held_out]") {
   HeldOutFiles files;
   Case c = files.case_of("tensorwise", 2, "fsdp");

@@ -265,65 +265,7 @@ TEST_CASE("dry_run: state of MS-AMP's levels takes the bytes of its dtypes", "[m
     }
 }
 
-TEST_CASE("resolve: formats that an optimizer does not support are refused in one line",
-          "[case][optimizer]") {
-  const auto refusal = [](const nlohmann::ordered_json& fields) -> std::string {
-    try {
-      validate(case_from_json(fields));
-    } catch (const InvalidInput& error) {
-      return error.what();
-    }
-    return "";
-  };
-  CHECK(refusal({{"optimizer", "lion"}, {"beta1", 0.95}, {"beta2", 0.98}}) == "");
-  CHECK(refusal({{"optimizer", "lion"}, {"eps", 1e-6}}) == "--eps: lion has no such constant");
-  CHECK(refusal({{"momentum", 0.9}}) == "--momentum: adamw has no such constant");
-  CHECK(refusal({{"beta2", 1}}) == "--beta2: must be below 1, not 1");
-  CHECK(refusal({{"beta1", -0.1}}) == "--beta1: must be at least 0, or auto, not -0.1");
-  CHECK(refusal({{"optimizer", "adamv"}})
-            .starts_with("--optimizer: unknown value \"adamv\"; did you mean adamw?"));
-  CHECK(refusal({{"optimizer", "adafactor"}, {"moments", "bf16"}}) ==
-        "--moments: adafactor keeps row and column sums, in fp32 only");
-  CHECK(refusal({{"optimizer", "lion"}, {"second_moment", "bf16"}}) ==
-        "--second-moment: lion has no second moment");
-  CHECK(refusal({{"optimizer", "muon"}, {"moments", "coat"}}) ==
-        "--optimizer muon: optimizer state in coat needs scales, which only adamw supports");
-  CHECK(refusal({{"optimizer", "lion"}, {"recipe", "coat"}})
-            .starts_with("--optimizer lion: optimizer state in "));
-  CHECK(refusal({{"optimizer", "muon"}, {"master", "fp16"}}) ==
-        "--master fp16: needs scales, which muon does not support; adamw does");
-  CHECK(refusal({{"optimizer", "lion"}, {"recipe", "msamp_o1"}, {"master", "bf16"}}) ==
-        "--grads e4m3: needs scales, which lion does not support; adamw does");
-  const auto unsupported = [](const nlohmann::ordered_json& fields) {
-    return unsupported_reason(validate(case_from_json(fields))).value_or("");
-  };
-  CHECK(unsupported({{"grads", "e4m3"}, {"gpus", 4}, {"parallel", "hsdp"}, {"shard_group", 2}}) ==
-        "--grads e4m3: hsdp reduces gradients twice and would round in between; use ddp or fsdp");
-  CHECK(unsupported({{"weights", "e4m3"}}) == "--weights e4m3: the recipe has BF16 weights");
-  const TempDirectory directory;
-  nlohmann::ordered_json narrow = recipe_to_json(find_recipe("tensorwise"));
-  narrow["name"] = "narrow";
-  for (const char* gemm : {"fprop", "dgrad"}) narrow[gemm]["b"]["format"] = "e3m4";
-  CHECK(unsupported({{"weights", "e4m3"}, {"recipe", directory.write("narrow.json", narrow.dump())}}) ==
-        "--weights e4m3: the recipe's weights are e3m4, not an 8-bit floating-point format");
-  CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "rowwise"}}) ==
-        "--weights e4m3: the recipe has more than one scale per weight");
-  CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "tensorwise"}, {"keep_bf16", "o"}}) ==
-        "--weights e4m3: no block has all of its linear layers in the recipe");
-  for (const char* recipe : {"tensorwise", "tensorwise_delayed"})
-    CHECK(unsupported({{"model", "tiny-moe"}, {"weights", "e4m3"}, {"recipe", recipe}}) ==
-          "--weights e4m3: does not support blocks with experts");
-  CHECK(unsupported({{"recipe", "msamp_o3"}, {"switch_recipe", "bf16@5"}, {"steps", 10}}) ==
-        "--weights e4m3: the recipe changes during the run, and the weight format with it");
-  CHECK(unsupported({{"recipe", "msamp_o3"}, {"fidelity_batches", 1}, {"grads", "bf16"}}) ==
-        "fidelity: weights stored in FP8 leave no BF16 weights to compare with");
-  CHECK(unsupported({{"recipe", "msamp_o2"}}) == "");
-  CHECK(contains(
-      refusal({{"recipe", "bf16"}, {"switch_recipe", "msamp_o1@5"}, {"steps", 10}}),
-      "msamp_o1@5: it has master fp16, weights bf16, gradients e4m3, but the run has fp32, bf16, fp32"));
-}
-
-TEST_CASE("resolve: a recipe's master and weights and gradients apply unless the case sets them",
+TEST_CASE("validate: a recipe's master and weights and gradients apply unless the case sets them",
           "[case][optimizer]") {
   const auto kept = [](const nlohmann::ordered_json& fields) {
     const Plan plan = validate(case_from_json(fields));
@@ -337,23 +279,7 @@ TEST_CASE("resolve: a recipe's master and weights and gradients apply unless the
   CHECK(!validate(case_from_json({{"recipe", "msamp_o2"}})).fp8_weights);
 }
 
-TEST_CASE("unsupported_reason: shards that would cut a COAT group are refused", "[case][optimizer]") {
-  const TempDirectory directory;
-  Case c;
-  // No matrix has a whole number of groups, so that no shard after the first begins at a group boundary.
-  c.model = directory.write("odd.json", R"({"layers": 1, "width": 24, "ffn": 52, "heads": 2, "kv_heads": 1,
-                                           "head_dim": 8, "vocab": 101})");
-  c.moments = "coat";
-  c.parallel = "fsdp";
-  CHECK(!unsupported_reason(validate(c)));
-  c.gpus = 2;
-  CHECK(unsupported_reason(validate(c)) ==
-        "--moments coat: 2 shards would split a group of 128 elements of model.layers.0.mlp.up_proj.weight");
-  c.moments = "e4m3";
-  CHECK(!unsupported_reason(validate(c)));
-}
-
-TEST_CASE("resolve: a recipe's moment formats apply unless the case sets them", "[case][optimizer]") {
+TEST_CASE("validate: a recipe's moment formats apply unless the case sets them", "[case][optimizer]") {
   const auto formats = [](const nlohmann::ordered_json& fields) {
     const MomentFormats f = validate(case_from_json(fields)).parameters.moments;
     return std::string(name_of(f.m)) + " " + name_of(f.v);

@@ -225,10 +225,6 @@ TEST_CASE("Rank: an FP8 gather rounds an FP32 master once instead of twice", "[r
 }
 
 TEST_CASE("unsupported_reason: recipes that cannot gather FP8 give the reason", "[rank]") {
-  for (const char* recipe : {"rowwise", "mxfp8"}) {
-    const Plan plan = plan_of({.recipe = recipe, .ranks = 2, .parallel = "fsdp", .gather = "fp8"});
-    CHECK(unsupported_reason(plan).value_or("").find("FP8 gather: ") != std::string::npos);
-  }
   const auto why = [](const char* recompute) {
     return unsupported_reason(plan_of({.recipe = "mxfp8",
                                        .ranks = 2,
@@ -242,12 +238,6 @@ TEST_CASE("unsupported_reason: recipes that cannot gather FP8 give the reason", 
   CHECK(why("norm") == "");
   for (const char* recompute : {"block", "block:1", "ffn", "attention+norm"})
     CHECK(why(recompute).find("FP8 gather: recompute needs") == 0);
-  CHECK(unsupported_reason(plan_of({.recipe = "bf16", .ranks = 2, .parallel = "fsdp", .gather = "fp8"})) ==
-        "FP8 gather: the recipe has BF16 weights");
-  CHECK(unsupported_reason(plan_of({.recipe = "tensorwise", .ranks = 2, .gather = "fp8"})) ==
-        "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights");
-  CHECK(unsupported_reason(plan_of({.ranks = 4, .parallel = "hsdp", .shard_group = 3})) ==
-        "--shard-group: 3 does not divide 4 ranks");
 }
 
 TEST_CASE("Rank: with reduce_amax several ranks quantize like one", "[rank]") {

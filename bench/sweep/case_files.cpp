@@ -209,8 +209,6 @@ void check_inputs(const std::vector<Plan>& cases) {
     const Plan*& longest =
         corpora.try_emplace({options.path, options.glob, refusal, options.vocab, T}, &plan).first->second;
     if (plan.T > longest->T) longest = &plan;
-    if (c.eval_data.empty() && c.eval_every > 0)
-      throw InvalidInput("--eval-every: needs held-out text: add --eval-data FILE");
     if (!c.eval_data.empty() &&
         held_out
             .emplace(c.eval_data, c.glob, text_refusal(c, plan.model, "--eval-data", c.eval_data),

@@ -55,8 +55,6 @@ TEST_CASE("check_files: documents must fit into the shortest sequence of a sweep
 TEST_CASE("check_files: missing or short held-out text is refused", "[files][held_out]") {
   const TempDirectory directory;
   Case c;
-  c.eval_every = 10;
-  CHECK(refusal({c}) == "--eval-every: needs held-out text: add --eval-data FILE");
   c.eval_data = directory / "none.u16";
   CHECK(refusal({c}) == "--eval-data: " + c.eval_data + ": cannot be read (No such file or directory)");
   c.eval_data =

@@ -225,7 +225,6 @@ class SettingSearch {
   std::optional<TriedSetting> attempt(const Case& c) {
     try {
       TriedSetting tried{validate(c, Refusals::kept), 0, std::nullopt};
-      if (tried.plan.refusal) return refuse(*tried.plan.refusal);
       if (const auto why = unsupported_reason(tried.plan)) return refuse(*why);
       if (!runs_natively(tried.plan, model_.machine())) return refuse("no native formats on such a GPU");
       const DryRun accounts = dry_run(tried.plan, nullptr);
