@@ -31,7 +31,7 @@ struct Rule {
 
   /// The rule is judged if a case sets another value of this field than the default.
   std::optional<CaseMember> field;
-  /// What a case that breaks the rule is told. "{name}" stands for the text of a field of the case, and {model}, {recipe},
+  /// Text for a case that breaks the rule. "{name}" stands for the text of a field of the case, and {model}, {recipe},
   /// {head_dim}, {v_dim}, {ranks}, {blocks}, {experts} and {tokens} for the plan's model and recipe, widths of its heads, and
   /// numbers of ranks, blocks, experts, and tokens of a rank's micro-step, with the noun.
   const char* why = nullptr;
