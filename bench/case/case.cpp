@@ -81,13 +81,11 @@ std::vector<std::string> words_in(const EnumNames<Enum, kCount>& table) {
 struct Row : Field {
   /// A number must exceed its minimum.
   Row above_minimum() { return above = true, *this; }
-  Row at_most(std::int64_t largest) { return maximum = largest, *this; }
   /// Second name in snake_case, the field's usual one in other programs.
   Row also(const char* second) { return alias = second, *this; }
   /// A text that may combine its choices.
   Row combined(std::string (*parse)(const std::string&)) { return stored = parse, *this; }
   Row checked(void (*parse)(const std::string&)) { return check = parse, *this; }
-  Row predicted() { return predicted_only = true, *this; }
 };
 
 Row text(const char* name, const char* group, const char* help, Text member, bool axis, Identity identity,
@@ -97,14 +95,15 @@ Row text(const char* name, const char* group, const char* help, Text member, boo
 
 template <class Member>
 Row number(const char* name, const char* group, const char* unit, const char* help, Member member, bool axis,
-           double minimum, const char* zero_word = "", Identity identity = Identity::always) {
-  return {{name, group, unit, help, member, {}, axis, identity, minimum, zero_word}};
+           double minimum, const char* zero_word = "", Identity identity = Identity::always,
+           std::int64_t maximum = 0) {
+  return {{name, group, unit, help, member, {}, axis, identity, minimum, zero_word, maximum}};
 }
 
 std::vector<Field> make_fields() {
   const auto always = Identity::always, defined = Identity::defined;
   const auto when_set = Identity::when_set, when_used = Identity::when_used;
-  const auto defined_when_used = Identity::defined_when_used;
+  const auto defined_when_used = Identity::defined_when_used, predicted = Identity::predicted;
   return {
       text("model", kWork, "model: preset, its Hugging Face name, JSON file, or folder with a config.json",
            &Case::model, kAxis, defined),
@@ -116,50 +115,36 @@ std::vector<Field> make_fields() {
       number("seq", kWork, "tokens", "sequence length", &Case::seq, kAxis, 1),
       number("batch", kWork, "sequences", "micro-batch size per GPU", &Case::batch, kAxis, 1),
       number("accumulation", kWork, "", "gradient accumulation: micro-batches per optimizer step",
-             &Case::accumulation, kAxis, 1)
-          .at_most(kMaxAccumulation),
+             &Case::accumulation, kAxis, 1, "", always, kMaxAccumulation),
       number("gpus", kWork, "", "number of ranks; on the CPU device each rank is a thread", &Case::gpus,
-             kAxis, 1)
-          .at_most(kMaxRanks),
+             kAxis, 1, "", always, kMaxRanks),
       text("parallel", kWork, "data parallelism: replicated, sharded, or sharded within groups",
            &Case::parallel, kAxis, always, words_in(kParallelWords)),
       number("shard_group", kWork, "ranks", "shard group size with --parallel hsdp", &Case::shard_group,
-             kAxis, 1, "", when_set)
-          .at_most(kMaxRanks),
+             kAxis, 1, "", when_set, kMaxRanks),
       number("context", kWork, "ranks", "context parallelism: ranks that share each sequence", &Case::context,
-             kAxis, 1, "", when_set)
-          .at_most(kMaxRanks),
+             kAxis, 1, "", when_set, kMaxRanks),
       number("tensor", kWork, "ranks",
              "tensor parallelism with sequence parallelism; predicted only (sweep --dry-run --on)",
-             &Case::tensor, kAxis, 1, "", when_used)
-          .at_most(kMaxRanks)
-          .predicted()
+             &Case::tensor, kAxis, 1, "", predicted, kMaxRanks)
           .also("tp"),
       number("pipeline", kWork, "stages", "pipeline parallelism; predicted only (sweep --dry-run --on)",
-             &Case::pipeline, kAxis, 1, "", when_used)
-          .at_most(kMaxRanks)
-          .predicted()
+             &Case::pipeline, kAxis, 1, "", predicted, kMaxRanks)
           .also("pp"),
       number("virtual_stages", kWork, "",
              "groups of layers per pipeline stage, run in an interleaved schedule; 1: 1F1B",
-             &Case::virtual_stages, kAxis, 1, "", when_used)
-          .at_most(kMaxRanks)
-          .predicted(),
+             &Case::virtual_stages, kAxis, 1, "", predicted, kMaxRanks),
       number("micro_batches", kWork, "",
              "micro-batches per optimizer step of a pipeline; auto: those of --accumulation",
-             &Case::micro_batches, kAxis, 0, "auto", when_used)
-          .at_most(kMaxAccumulation)
-          .predicted(),
+             &Case::micro_batches, kAxis, 0, "auto", predicted, kMaxAccumulation),
       text(
           "shard_optimizer", kWork,
           "optimizer state sharded over data ranks (ZeRO-1), that of experts over their replicas; predicted only",
-          &Case::shard_optimizer, kAxis, when_used, words_in(kSwitchWords))
-          .predicted(),
+          &Case::shard_optimizer, kAxis, predicted, words_in(kSwitchWords)),
       text(
           "overlap", kWork,
           "traffic that runs beside the GEMMs (tensor) or the attention (context) that need it; predicted only",
-          &Case::overlap, kAxis, when_used, {"none", "tensor", "context", "all"})
-          .predicted(),
+          &Case::overlap, kAxis, predicted, {"none", "tensor", "context", "all"}),
       text("gather", kWork, "dtype of the blocks' weights in the all-gather (fsdp, hsdp)", &Case::gather,
            kAxis, when_set, words_in(kSentInFp8Words)),
       text("reshard", kWork, "resharding of gathered weights after each use; auto: off where memory allows",
@@ -238,8 +223,7 @@ std::vector<Field> make_fields() {
 
       number("lora_rank", kOptimizer, "",
              "rank of LoRA adapters on the blocks' linear layers, trained instead of the model; off: none",
-             &Case::lora_rank, kAxis, 0, "off", when_used)
-          .at_most(kMaxLoraRank)
+             &Case::lora_rank, kAxis, 0, "off", when_used, kMaxLoraRank)
           .also("lora"),
       number("lora_alpha", kOptimizer, "",
              "LoRA alpha, the adapters' output times alpha / rank; auto: twice the rank", &Case::lora_alpha,

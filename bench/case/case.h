@@ -102,6 +102,7 @@ struct Case {
 
   /// Returns the micro-batches of an optimizer step, which a pipeline may give as --micro-batches.
   std::int64_t micro_steps() const { return micro_batches > 0 ? micro_batches : accumulation; }
+  const char* micro_steps_flag() const { return micro_batches > 0 ? "--micro-batches" : "--accumulation"; }
   bool operator==(const Case&) const = default;
 };
 
@@ -110,7 +111,8 @@ struct Case {
 /// addition, a record's `case` contains it only then, so that rows of models without the feature stay
 /// unchanged. `defined`: never, because the definition, which is part of the id, contains what it changes;
 /// `defined_when_used`: likewise, and a record's `case` contains it only if it is used.
-enum class Identity : std::uint8_t { always, when_set, when_used, defined, defined_when_used };
+/// `predicted`: like `when_used`, of a layout that the program predicts and does not run.
+enum class Identity : std::uint8_t { always, when_set, when_used, predicted, defined_when_used, defined };
 
 /// Pointer to the member of a field.
 using CaseMember =
@@ -127,19 +129,17 @@ struct Field {
   Identity identity;
   double minimum;          ///< of a number, inclusive unless `above`
   const char* zero_word;   ///< word for 0; "" for "0"
+  std::int64_t maximum = 0;  ///< of an integer; 0: none
   bool above = false;      ///< true if a number must exceed its minimum
   const char* alias = "";  ///< second snake_case name of the flag and TOML key; records use `name` only
   /// Returns a text that may combine choices as records have it, or throws InvalidInput; null: one choice.
   std::string (*stored)(const std::string& text) = nullptr;
   /// Throws InvalidInput for a text that is invalid whatever the other fields are; null: any text of `choices`.
   void (*check)(const std::string& text) = nullptr;
-  std::int64_t maximum = 0;     ///< of an integer; 0: none
-  bool predicted_only = false;  ///< true for layouts that the program predicts and does not run
 
   bool is_integer() const { return std::holds_alternative<std::int64_t Case::*>(member); }
-  bool only_where_used() const {
-    return identity == Identity::when_used || identity == Identity::defined_when_used;
-  }
+  bool only_where_used() const { return identity >= Identity::when_used && identity != Identity::defined; }
+  bool is_defined() const { return identity >= Identity::defined_when_used; }
 };
 
 const std::vector<Field>& case_fields();

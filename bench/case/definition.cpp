@@ -198,9 +198,7 @@ std::string case_id(const Case& c, const Definition& definition) {
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));
   for (const Field& field : case_fields()) {
-    const bool defined =
-        field.identity == Identity::defined || field.identity == Identity::defined_when_used;
-    if (defined || !changes_work(field.name)) continue;
+    if (field.is_defined() || !changes_work(field.name)) continue;
     if (field.identity == Identity::always || is_set(c, field.member))
       add_to_fingerprint(state, fmt::format("{}={}\n", field.name, get_text(c, field)));
   }

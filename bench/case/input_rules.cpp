@@ -36,7 +36,7 @@ Why too_many_tokens(const Plan& plan) {
     tokens /= static_cast<double>(ranks);
   if (tokens <= static_cast<double>(kMaxTokensPerStep)) return std::nullopt;
   return fmt::format("--batch, --seq, {}, --gpus: {:.3g} tokens per step; the limit is {}",
-                     micro_steps_flag(c), tokens, kMaxTokensPerStep);
+                     c.micro_steps_flag(), tokens, kMaxTokensPerStep);
 }
 
 Why too_many_steps(const Plan& plan) {
@@ -211,10 +211,6 @@ constexpr Rule kUnusedRules[] = {
 };
 
 }  // namespace
-
-const char* micro_steps_flag(const Case& c) {
-  return c.micro_batches > 0 ? "--micro-batches" : "--accumulation";
-}
 
 std::span<const Rule> input_rules() { return kInputRules; }
 std::span<const Rule> refusal_rules() { return kRefusalRules; }

@@ -141,7 +141,7 @@ Why undivided_layers(const Plan& plan) {
                        c.virtual_stages, plural(layers, "layer"), c.pipeline,
                        nearest_text("--virtual-stages", near));
   }
-  const char* flag = micro_steps_flag(c);
+  const char* flag = c.micro_steps_flag();
   if (c.virtual_stages > 1 && plan.accumulation % c.pipeline != 0) {
     const auto near = nearest_that_works(plan.accumulation, kMaxAccumulation,
                                          [&](std::int64_t n) { return n % c.pipeline == 0; });
@@ -226,11 +226,6 @@ std::optional<std::string> undivided_chunks(const Plan& plan) {
   if (plan.T % chunks == 0) return std::nullopt;
   return fmt::format("--context {}: seq {} is not a multiple of {}, two chunks per rank", plan.fields.context,
                      plan.T, chunks);
-}
-
-bool is_predicted_only(const Case& c) {
-  return std::any_of(case_fields().begin(), case_fields().end(),
-                     [&](const Field& field) { return field.predicted_only && is_set(c, field.member); });
 }
 
 bool has_optimizer_replicas(const Case& c, const ModelConfig& model) {

@@ -78,10 +78,9 @@ struct Plan : Definition {
 /// Everything downstream asks the plan. Throws InvalidInput, which names the flag, for what can never run: a value that is
 /// not one of the field, an unknown model or recipe, fields that exclude each other. Ranks, shapes and formats that are not
 /// supported together pass, and become rows "unsupported" (unsupported_reason).
-Plan validate(const Case& c, Refusals refusals = Refusals::thrown);
-/// Likewise with this shape instead of that of the model it names: a tensor rank's share, a published shape. A cut to some
-/// layers applies to it.
-Plan validate(const Case& c, const ModelConfig& model);
+/// `model`: shape in place of that of the model that the case names, which a cut to some layers applies to: a tensor rank's
+/// share, a published shape. Its plan has no id: no record is made of it, and searches validate thousands.
+Plan validate(const Case& c, Refusals refusals = Refusals::thrown, const ModelConfig* model = nullptr);
 /// Judges the cases of a grid. A recipe that conflicts with its case gives a plan with a `refusal`, unless
 /// no other case is left: then the first refusal is thrown as InvalidInput.
 std::vector<Plan> validate(const std::vector<Case>& cases);

@@ -38,26 +38,26 @@ bool is_set(const Rule& rule, const Plan& plan) {
   return !rule.field || precbench::is_set(plan.fields, *rule.field);
 }
 
-/// Returns a reason for a case that is predicted only.
-std::optional<std::string> predicted_only_reason(const Plan& plan) {
+/// Returns the first field of a layout that is predicted only; null if a case has none.
+const Field* predicted_field(const Case& c) {
   for (const Field& field : case_fields())
-    if (field.predicted_only && precbench::is_set(plan.fields, field.member))
-      return fmt::format("{} {}: predicted only, a run does not support it; use sweep --dry-run --on MACHINE",
-                         flag_of(field), get_text(plan.fields, field));
-  return std::nullopt;
+    if (field.identity == Identity::predicted && precbench::is_set(c, field.member)) return &field;
+  return nullptr;
+}
+
+std::optional<std::string> predicted_only_reason(const Plan& plan) {
+  const Field* field = predicted_field(plan.fields);
+  if (!field) return std::nullopt;
+  return fmt::format("{} {}: predicted only, a run does not support it; use sweep --dry-run --on MACHINE",
+                     flag_of(*field), get_text(plan.fields, *field));
 }
 
 }  // namespace
 
 std::span<const Rule> case_rules(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::invalid: return input_rules();
-    case Verdict::refused: return refusal_rules();
-    case Verdict::unsupported: return support_rules();
-    case Verdict::unpredicted: return layout_rules();
-    case Verdict::unused: return unused_rules();
-  }
-  return {};
+  constexpr std::span<const Rule> (*kTables[])() = {input_rules, refusal_rules, support_rules, layout_rules,
+                                                    unused_rules};
+  return kTables[static_cast<int>(verdict)]();
 }
 
 std::optional<std::string> reason_of(const Rule& rule, const Plan& plan) {
@@ -72,6 +72,8 @@ std::optional<std::string> broken_rule(Verdict verdict, const Plan& plan) {
   return std::nullopt;
 }
 
+bool is_predicted_only(const Case& c) { return predicted_field(c) != nullptr; }
+
 std::optional<std::string> unsupported_reason(const Plan& plan) {
   if (plan.refusal) return plan.refusal;
   if (auto why = predicted_only_reason(plan)) return why;
@@ -82,7 +84,8 @@ std::optional<std::string> layout_unsupported_reason(const Plan& plan) {
   return broken_rule(Verdict::unpredicted, plan);
 }
 
-std::optional<std::string> unused_option(const std::vector<Plan>& cases, const Axes& flags, const Axes& file) {
+std::optional<std::string> unused_option(const std::vector<Plan>& cases, const Axes& flags,
+                                         const Axes& file) {
   for (const Rule& rule : unused_rules()) {
     const auto& fields = case_fields();
     const Field& field = *std::find_if(fields.begin(), fields.end(),

@@ -44,9 +44,6 @@ struct Rule {
   constexpr Rule(std::optional<CaseMember> member, Reason why_broken) : field(member), reason(why_broken) {}
 };
 
-/// Returns the flag that gives a case its Case::micro_steps().
-const char* micro_steps_flag(const Case& c);
-
 /// Returns why ranks of --context do not divide a sequence; null if they do.
 std::optional<std::string> undivided_chunks(const Plan& plan);
 

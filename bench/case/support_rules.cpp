@@ -62,31 +62,6 @@ bool same_scales(const Recipe& a, const Recipe& b) {
   return a.fprop.a == b.fprop.a && a.fprop.b == b.fprop.b && a.dgrad.a == b.dgrad.a;
 }
 
-/// Returns the first converted layer whose shape does not fit its recipe, with the reason; null if all do.
-Why shapes_unsupported_reason(const ConvertedLayers& layers, const ModelConfig& model, std::int64_t tokens) {
-  const auto linear_unsupported_reason = [&](const LinearSpec& linear, bool experts) -> Why {
-    // An expert's rows are padded to a multiple that its recipe supports.
-    const std::int64_t rows = experts ? group_padding(layers.recipe) : tokens;
-    const auto why = shape_unsupported_reason(layers.recipe, rows, linear.expert_out(), linear.in);
-    if (!why) return std::nullopt;
-    return fmt::format("{}: {}", name_of(linear.role), *why);
-  };
-  for (const std::int64_t example : model.layer_of_each_kind())
-    for (const LinearSpec& linear : convertible_linears(model, example)) {
-      bool converted = false;
-      for (std::int64_t layer = 0; layer < model.layers; ++layer)
-        if (model.has_experts(layer) == model.has_experts(example))
-          converted = converted || layers.converts(layer, linear.role);
-      if (!converted) continue;
-      const bool experts = is_stack(model, example, linear.role);
-      if (experts)
-        if (auto why = experts_unsupported_reason(layers.recipe)) return why;
-      if (auto why = linear_unsupported_reason(linear, experts)) return why;
-    }
-  if (!layers.head_converted) return std::nullopt;
-  return linear_unsupported_reason(head_linear(model), false);
-}
-
 /// Checks the number of rows that are sent to experts in FP8.
 Why dispatched_rows(const Plan& plan) {
   const bool slots = plan.exchange.mode == Exchange::slots;
@@ -425,7 +400,28 @@ constexpr Rule kSupportRules[] = {
 }  // namespace
 
 std::optional<std::string> layers_unsupported_reason(const Plan& plan, const ConvertedLayers& layers) {
-  return shapes_unsupported_reason(layers, plan.model, plan.tokens_per_micro_step());
+  const ModelConfig& model = plan.model;
+  const auto linear_unsupported_reason = [&](const LinearSpec& linear, bool experts) -> Why {
+    // An expert's rows are padded to a multiple that its recipe supports.
+    const std::int64_t rows = experts ? group_padding(layers.recipe) : plan.tokens_per_micro_step();
+    const auto why = shape_unsupported_reason(layers.recipe, rows, linear.expert_out(), linear.in);
+    if (!why) return std::nullopt;
+    return fmt::format("{}: {}", name_of(linear.role), *why);
+  };
+  for (const std::int64_t example : model.layer_of_each_kind())
+    for (const LinearSpec& linear : convertible_linears(model, example)) {
+      bool converted = false;
+      for (std::int64_t layer = 0; layer < model.layers; ++layer)
+        if (model.has_experts(layer) == model.has_experts(example))
+          converted = converted || layers.converts(layer, linear.role);
+      if (!converted) continue;
+      const bool experts = is_stack(model, example, linear.role);
+      if (experts)
+        if (auto why = experts_unsupported_reason(layers.recipe)) return why;
+      if (auto why = linear_unsupported_reason(linear, experts)) return why;
+    }
+  if (!layers.head_converted) return std::nullopt;
+  return linear_unsupported_reason(head_linear(model), false);
 }
 
 std::optional<std::string> reading_unsupported_reason(const Plan& plan, const ConvertedLayers& reading) {

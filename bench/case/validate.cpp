@@ -102,13 +102,15 @@ std::shared_ptr<const PackedLengths> packed_lengths_of(const Plan& plan) {
   return entry->second;
 }
 
-/// Returns the plan of a case. `model` as in define().
-Plan plan_of(const Case& c, const ModelConfig* model, Refusals refusals) {
+}  // namespace
+
+Plan validate(const Case& c, Refusals refusals, const ModelConfig* model) {
   Plan plan;
   plan.fields = c;
   define(plan, model, refusals);
   plan.fields.model = preset_name(c.model);
   plan.fields.recompute = recompute_text(parse_recompute(c.recompute));
+  if (!model) plan.id = case_id(plan.fields, plan);
   plan.bf16 = builtin_recipes().front();
   plan.data_parallel = value_of(kParallelWords, c.parallel);
   plan.parameters.parallel = dims_of(c, plan.data_parallel);
@@ -177,12 +179,6 @@ Plan plan_of(const Case& c, const ModelConfig* model, Refusals refusals) {
   plan.z_loss = static_cast<float>(c.z_loss);
   return plan;
 }
-
-}  // namespace
-
-Plan validate(const Case& c, Refusals refusals) { return plan_of(c, nullptr, refusals); }
-
-Plan validate(const Case& c, const ModelConfig& model) { return plan_of(c, &model, Refusals::thrown); }
 
 std::vector<Plan> validate(const std::vector<Case>& cases) {
   std::vector<Plan> plans;

@@ -21,31 +21,25 @@ std::string source_of_memory(double gb) {
   return fmt::format("{:.0f}% of the data sheet's {:g} GB", 100 * kUsableMemory, gb);
 }
 
-/// Returns the predicted peak of a case; null if it cannot run.
-std::optional<std::int64_t> peak_of(const Case& c) {
+/// Returns what `work` computes from the plan of a case; null if the case cannot run.
+template <class Work>
+auto if_it_runs(const Case& c, const Work& work) -> std::optional<decltype(work(Plan()))> {
   try {
-    const Plan plan = validate(c);
-    const Prediction prediction = predict(plan);
-    return prediction.unsupported ? std::nullopt : std::optional(prediction.memory.peak);
+    if (const Plan plan = validate(c); !unsupported_reason(plan)) return work(plan);
   } catch (const InvalidInput&) {
-    return std::nullopt;
   } catch (const Unsupported&) {
-    return std::nullopt;
   } catch (const OutOfMemory&) {
-    return std::nullopt;
   }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> peak_of(const Case& c) {
+  return if_it_runs(c, [](const Plan& plan) { return predict(plan).memory.peak; });
 }
 
 /// Returns the FLOPs of a rank's step, with those that recomputation repeats; null if the case cannot run.
 std::optional<double> executed_flops(const Case& c) {
-  try {
-    const Plan plan = validate(c);
-    return unsupported_reason(plan) ? std::nullopt : std::optional(dry_run(plan, nullptr).model_flops());
-  } catch (const InvalidInput&) {
-    return std::nullopt;
-  } catch (const OutOfMemory&) {
-    return std::nullopt;
-  }
+  return if_it_runs(c, [](const Plan& plan) { return dry_run(plan, nullptr).model_flops(); });
 }
 
 /// Returns the fields in which `to` differs from `from`.

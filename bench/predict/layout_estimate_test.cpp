@@ -90,7 +90,7 @@ TEST_CASE("estimate_layout: a layout that can run is predicted as the dry run of
             Case own = c;  // as a user gives it
             own.gpus = context * data;
             own.context = context;
-            const Plan plan = validate(own, model);
+            const Plan plan = validate(own, Refusals::thrown, &model);
             const DryRun run = dry_run(plan, nullptr);
             const double seconds =
                 estimate_step(cost_model, run.trace, cost_model.rates_of(run.trace), context * data).seconds;

@@ -384,7 +384,7 @@ class Search {
     });
     if (seconds >= (same == all.end() ? slowest_proposal() : same->estimate.step.seconds)) return;
     if (same != all.end()) all.erase(same);
-    all.push_back({resolve(c), std::move(estimate)});
+    all.push_back({validate(c), std::move(estimate)});
     std::stable_sort(all.begin(), all.end(), [](const LayoutProposal& a, const LayoutProposal& b) {
       return a.estimate.step.seconds < b.estimate.step.seconds;
     });

@@ -372,7 +372,7 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   local.ffn = model.ffn / t;
   local.vocab = (model.vocab + t - 1) / t;
   if (layout.experts > 1) divide_experts(c, local.moe, layout);
-  return validate(c, local);
+  return validate(c, Refusals::thrown, &local);
 }
 
 Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) {
@@ -385,7 +385,7 @@ Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout)
   c.context = 1;
   c.model = Case{}.model;
   share_experts(c, model.moe.rule, layout.experts);
-  return validate(c, model);
+  return validate(c, Refusals::thrown, &model);
 }
 
 double optimizer_shards(const Plan& plan, const ParallelLayout& layout) {
