@@ -39,7 +39,9 @@ struct Rule {
   Reason reason = nullptr;  ///< in place of both, for texts with other numbers: null if the rule holds
   Names beside = {};        ///< of `unused`: fields that decide, too, whether this one has an effect
 
-  constexpr Rule(std::optional<CaseMember> member, const char* text, Broken is_broken, Names others = {})
+  constexpr Rule(std::optional<CaseMember> member, const char* text, Broken is_broken)
+      : field(member), why(text), broken(is_broken) {}
+  constexpr Rule(std::optional<CaseMember> member, const char* text, Names others, Broken is_broken)
       : field(member), why(text), broken(is_broken), beside(others) {}
   constexpr Rule(std::optional<CaseMember> member, Reason why_broken) : field(member), reason(why_broken) {}
 };

@@ -169,18 +169,18 @@ void warn_each(const std::vector<std::string>& warnings) {
 
 using NamedFile = std::pair<std::string, fs::path>;  ///< flag, path
 
-void add_saved(const Case& c, std::set<NamedFile>& saved) {
-  for (const char* name : {"save_init", "save_final", "save_grads"}) {
-    const Field& field = *find_field(name);
-    if (const std::string path = get_text(c, field); !path.empty()) saved.emplace(flag_of(field), path);
-  }
-  if (writes_checkpoints(c)) saved.emplace("--checkpoint-dir", fs::path(c.checkpoint_dir) / ".try");
-}
-
 /// Returns the files that the cases save, each once: many cases share one folder of checkpoints.
 std::set<NamedFile> saved_by(const std::vector<Plan>& cases) {
   std::set<NamedFile> saved;
-  for (const Plan& plan : cases) add_saved(plan.fields, saved);
+  for (const Plan& plan : cases) {
+    for (const char* name : {"save_init", "save_final", "save_grads"}) {
+      const Field& field = *find_field(name);
+      if (const std::string path = get_text(plan.fields, field); !path.empty())
+        saved.emplace(flag_of(field), path);
+    }
+    if (writes_checkpoints(plan.fields))
+      saved.emplace("--checkpoint-dir", fs::path(plan.fields.checkpoint_dir) / ".try");
+  }
   return saved;
 }
 
@@ -188,9 +188,7 @@ std::set<NamedFile> saved_by(const std::vector<Plan>& cases) {
 
 void check_outputs(const Plan& plan) {
   check_distinct(plan.fields);
-  std::set<NamedFile> saved;
-  add_saved(plan.fields, saved);
-  for (const auto& [flag, path] : saved) check_writable(flag, path);
+  for (const auto& [flag, path] : saved_by({plan})) check_writable(flag, path);
 }
 
 void check_inputs(const std::vector<Plan>& cases) {
