@@ -1,10 +1,11 @@
-// Shared by the benchmark programs: random operands, and how a program ends.
+// Parts of kernel_bench, and random operands for them.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <exception>
+#include <string>
+#include <vector>
 
 #include "kernels/base/errors.h"
 #include "kernels/device/buffers.h"
@@ -37,15 +38,9 @@ inline GemmOperand random_operand(Buffers& buffers, Device& device, const QuantF
   return operand;
 }
 
-/// Returns the exit status of run(); prints its error.
-template <class Run>
-int run_bench(const char* name, Run&& run) {
-  try {
-    return run();
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", name, error.what());
-    return dynamic_cast<const InvalidInput*>(&error) ? 2 : 1;
-  }
-}
+/// Parts of the program. `words`: the arguments behind the part's name. Throw InvalidInput for others than theirs.
+void bench_attention(const std::vector<std::string>& words);
+void bench_experts(const std::vector<std::string>& words);
+void bench_grouped(const std::vector<std::string>& words);
 
 }  // namespace precbench

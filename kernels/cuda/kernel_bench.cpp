@@ -1,18 +1,26 @@
 // kernel_bench: speed of each kernel of the CUDA device on this GPU, next to the copy ceiling measured in the
 // same run. A tool for kernel development, neither a test nor part of precbench.
 //
-//   kernel_bench            everything, about half a minute on an H200
-//   kernel_bench matmul     TFLOP/s of every GEMM mode at shapes of Llama models
-//   kernel_bench ops        GB/s of the memory-bound ops and of attention, and the copy ceiling
+//   kernel_bench               matmul and ops, about half a minute on an H200
+//   kernel_bench matmul        TFLOP/s of every GEMM mode at shapes of Llama models
+//   kernel_bench ops           GB/s of the memory-bound ops and of attention, and the copy ceiling
+//   kernel_bench attention ... TFLOP/s of attention, cuDNN's and ours (attention/attention_bench.cpp)
+//   kernel_bench experts ...   MoE ops beside copies of as many bytes (experts/experts_bench.cpp)
+//   kernel_bench grouped ...   TFLOP/s of grouped GEMMs (gemm/grouped_bench.cpp)
 //
 // Operands are random normal numbers, never zeros: GEMMs of zeros draw less power and run over a tenth
 // faster. Each figure is the median of kRuns samples timed by events, with operands larger than L2 or evicted
 // by what ran between. Exception: rope at T 2048 finds its 25 MB in L2, as in a step, where a GEMM has just
 // written them.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/errors.h"
+#include "kernels/cuda/bench_program.h"
 #include "kernels/cuda/op_bench.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/gpu/telemetry.h"
@@ -191,7 +199,7 @@ void bench_block_ops(Bench& bench, double ceiling) {
   }
 }
 
-void bench_attention(Bench& bench, double ceiling) {
+void bench_attention_ops(Bench& bench, double ceiling) {
   Device& device = bench.device;
   for (const AttentionShape& shape : {AttentionShape{1, 8192, 32, 8, 128}, AttentionShape{1, 2048, 32, 8, 64},
                                       AttentionShape{8, 2048, 32, 8, 64}}) {
@@ -262,15 +270,11 @@ void bench_ops(Bench& bench) {
   bench_quantize(bench, ceiling, 8192, 4096);
   bench_quantize(bench, ceiling, 8192, 14336);
   bench_block_ops(bench, ceiling);
-  bench_attention(bench, ceiling);
+  bench_attention_ops(bench, ceiling);
   bench_head_and_optimizer(bench, ceiling);
 }
 
-int run(const std::string& part) {
-  if (!part.empty() && part != "matmul" && part != "ops")
-    throw InvalidInput(fmt::format("unknown part \"{}\": give matmul, ops, or nothing for both", part));
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count == 0) throw Unsupported(gpus.reason);
+void bench_kernels(const std::string& part) {
   const GpuProperties gpu = gpu_properties(0);
   fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, cuDNN {}\n", gpu.name, gpu.sm_count, gpu.driver,
              gpu.cuda_runtime, gpu.cublaslt, gpu.cudnn.empty() ? "(not in this build)" : gpu.cudnn);
@@ -294,12 +298,29 @@ int run(const std::string& part) {
     for (const std::string& reason : seen.throttle_reasons) fmt::print(", {}", reason);
     fmt::print("\n");
   }
-  return 0;
+}
+
+void run(const std::string& part, const std::vector<std::string>& words) {
+  const VisibleGpus gpus = find_gpus();
+  if (gpus.count == 0) throw Unsupported(gpus.reason);
+  if (part == "attention") return bench_attention(words);
+  if (part == "experts") return bench_experts(words);
+  if (part == "grouped") return bench_grouped(words);
+  if ((!part.empty() && part != "matmul" && part != "ops") || !words.empty())
+    throw InvalidInput(fmt::format(
+        "unknown part \"{}\": give matmul, ops, attention, experts or grouped, or nothing for the first two", part));
+  bench_kernels(part);
 }
 
 }  // namespace
 }  // namespace precbench
 
 int main(int argc, char** argv) {
-  return precbench::run_bench("kernel_bench", [&] { return precbench::run(argc > 1 ? argv[1] : ""); });
+  try {
+    precbench::run(argc > 1 ? argv[1] : "", {argv + std::min(argc, 2), argv + argc});
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "kernel_bench: {}\n", error.what());
+    return dynamic_cast<const precbench::InvalidInput*>(&error) ? 2 : 1;
+  }
 }

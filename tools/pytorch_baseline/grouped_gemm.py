@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""PyTorch baseline of grouped_bench: torch._grouped_mm and torch._scaled_grouped_mm at the same shapes,
+"""PyTorch baseline of kernel_bench grouped: torch._grouped_mm and torch._scaled_grouped_mm at the same shapes,
 alternating with it.
 
-    grouped_gemm.py ./grouped_bench [--seconds 0.1] [--turns 2] [--rows 512,1024,4096]
+    grouped_gemm.py ./kernel_bench [--seconds 0.1] [--turns 2] [--rows 512,1024,4096]
                                     [--models Qwen3,Mixtral] [--kinds bf16,rowwise]
 
 Prints one line per GEMM: TFLOP/s of PyTorch and ours, and the ratio. bf16: D in BF16 on both sides; ours also
@@ -76,7 +76,7 @@ def theirs(kind, gemm, E, rows, N, K):
 
 class Ours:
     def __init__(self, program):
-        self.process = subprocess.Popen([program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([program, "grouped", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def tflops(self, recipe, gemm, shape, d, accumulation, seconds):
         words = [recipe, gemm, *shape, d, accumulation, seconds]

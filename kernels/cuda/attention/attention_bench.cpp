@@ -1,6 +1,6 @@
-// attention_bench: TFLOP/s of attention on GPU 0, cuDNN's and ours, at the shapes of Llama and Gemma models.
+// kernel_bench attention: TFLOP/s of attention on GPU 0, cuDNN's and ours, at the shapes of Llama and Gemma models.
 //
-//   attention_bench [own|cudnn|deterministic|all|softcap|wide]      default: all
+//   kernel_bench attention [own|cudnn|deterministic|all|softcap|wide]      default: all
 //
 // softcap: Gemma 2 9B and 27B. Plain scores with our kernels and cuDNN's, soft-capped scores with ours, with and without its
 // window. wide: every variant at head width 256.
@@ -107,11 +107,9 @@ void print(const AttentionShape& s, const Variant& variant) {
 }
 
 }  // namespace
-}  // namespace precbench
 
-int main(int argc, char** argv) {
-  using namespace precbench;
-  const std::string which = argc > 1 ? argv[1] : "all";
+void bench_attention(const std::vector<std::string>& words) {
+  const std::string which = words.empty() ? "all" : words.front();
   const bool softcap = which == "softcap", wide = which == "wide";
   const auto wanted = [&](const char* name) {
     return which == "all" || wide || which == name || (softcap && name != std::string("deterministic"));
@@ -133,20 +131,19 @@ int main(int argc, char** argv) {
       }
   }
   if (wide) std::erase_if(shapes, [](const AttentionShape& s) { return s.head_dim != 256; });
-  return run_bench("attention_bench", [&] {
-    CudaDevice device(0);
-    for (const AttentionShape& s : shapes) {
-      std::vector<Variant> variants;
-      for (const bool deterministic : {false, true})
-        for (const char* whose : {"own", "cudnn"})
-          if (wanted(deterministic ? "deterministic" : whose) &&
-              (s.softcap == 0 || whose == std::string("own")))
-            variants.push_back({whose, deterministic});
-      for (Variant& variant : variants) take_turn(device, s, variant);
-      std::for_each(variants.rbegin(), variants.rend(),
-                    [&](Variant& variant) { take_turn(device, s, variant); });
-      for (const Variant& variant : variants) print(s, variant);
-    }
-    return 0;
-  });
+  CudaDevice device(0);
+  for (const AttentionShape& s : shapes) {
+    std::vector<Variant> variants;
+    for (const bool deterministic : {false, true})
+      for (const char* whose : {"own", "cudnn"})
+        if (wanted(deterministic ? "deterministic" : whose) &&
+            (s.softcap == 0 || whose == std::string("own")))
+          variants.push_back({whose, deterministic});
+    for (Variant& variant : variants) take_turn(device, s, variant);
+    std::for_each(variants.rbegin(), variants.rend(),
+                  [&](Variant& variant) { take_turn(device, s, variant); });
+    for (const Variant& variant : variants) print(s, variant);
+  }
 }
+
+}  // namespace precbench

@@ -1,9 +1,9 @@
-// experts_bench: speed of the MoE ops on this GPU, each next to a copy of as many bytes timed alternately
+// kernel_bench experts: speed of the MoE ops on this GPU, each next to a copy of as many bytes timed alternately
 // with it. Both are captured in a graph, as in a step, and run back to back. About ten seconds on an H200. A
 // copy that fits in L2 is faster than memory, and a small one is launch-bound: so are the ops.
 //
-//   experts_bench            every op
-//   experts_bench WORD...    ops whose names begin with one of the words
+//   kernel_bench experts            every op
+//   kernel_bench experts WORD...    ops whose names begin with one of the words
 //
 // Bytes are those that an op must move (ops::Permute::cost() and the like): inputs count once however often
 // they are read, and padding is not counted. For permute, which writes much padding, the rate including
@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/bench_program.h"
 #include "kernels/cuda/op_bench.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/format_testing.h"
@@ -244,23 +245,17 @@ void bench_weights(OpTable& table, Device& device, const Shape& shape) {
     }
 }
 
-int run(std::vector<std::string> words) {
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count == 0) throw Unsupported(gpus.reason);
+}  // namespace
+
+void bench_experts(const std::vector<std::string>& words) {
   const auto device = make_gpu_device(0);
   Bench bench(*device, Launch::captured);
-  OpTable table(bench, std::move(words));
+  OpTable table(bench, words);
   fmt::print("{}; a copy of 2 GiB: {:.0f} GB/s\n", gpu_properties(0).description, table.ceiling());
   for (const Shape& shape : kShapes) {
     bench_shape(table, *device, shape);
     bench_weights(table, *device, shape);
   }
-  return 0;
 }
 
-}  // namespace
 }  // namespace precbench
-
-int main(int argc, char** argv) {
-  return precbench::run_bench("experts_bench", [&] { return precbench::run({argv + 1, argv + argc}); });
-}

@@ -1,16 +1,15 @@
-// grouped_bench: TFLOP/s of our grouped expert GEMMs on GPU 0.
+// kernel_bench grouped: TFLOP/s of our grouped expert GEMMs on GPU 0.
 //
-//   grouped_bench [SECONDS]        every shape below, recipe, GEMM and number of rows; default: 0.04 s per
+//   grouped [SECONDS]              every shape below, recipe, GEMM and number of rows; default: 0.04 s per
 //                                  figure, just over a minute in all
-//   grouped_bench SECONDS beside   from 1,024 rows on; after a slash cuBLASLt's grouped call (13.4+),
+//   grouped SECONDS beside         from 1,024 rows on; after a slash cuBLASLt's grouped call (13.4+),
 //                                  timed alternately figure by figure
-//   grouped_bench SECONDS aims     only blockwise, at the shapes of the target figures, next to the targets
-//   grouped_bench -                answers lines of standard input, one figure each, so that another program
+//   grouped -                      answers lines of standard input, one figure each, so that another program
 //                                  can alternate with it (tools/pytorch_baseline/grouped_gemm.py):
 //                                  RECIPE fprop|dgrad|wgrad EXPERTS ROWS N K bf16|f32|f32+
 //                                  recipe|fast|promoted SECONDS
 //
-// Sustained, like blockwise_bench; random numbers. N x K is an expert's weight. Every expert has ROWS rows, a
+// Sustained (sustained.h); random numbers. N x K is an expert's weight. Every expert has ROWS rows, a
 // multiple of 128; or they have that many on average with shares proportional to 1 / rank (zipf:1), each
 // padded to a multiple of 128, where padding costs time but is not counted. D is BF16; a weight gradient's is
 // also FP32, stored or (f32+) added to. A GEMM that neither our kernels nor cuBLASLt's support is "none".
@@ -218,75 +217,19 @@ void table(GroupedBench& bench, double seconds, bool beside) {
     }
 }
 
-/// A blockwise case with a target figure.
-struct Aim {
-  const char* why;
-  GemmRole role;
-  std::int64_t experts, rows, N, K;
-  double tflops;
-};
+}  // namespace
 
-std::vector<Aim> aims() {
-  std::vector<Aim> all;
-  for (const ExpertShape& shape : kShapes) {
-    const bool mixtral = shape.experts == 8, deepseek_v3 = shape.N == 7168 || shape.K == 7168;
-    for (const std::int64_t rows : {1024, 4096})
-      for (const GemmRole role : {GemmRole::fprop, GemmRole::dgrad})
-        if (mixtral || deepseek_v3)
-          all.push_back({"floor", role, shape.experts, rows, shape.N, shape.K, 1050});
-    all.push_back({"floor", GemmRole::wgrad, shape.experts, 4096, shape.N, shape.K, 850});
-  }
-  // DeepGEMM's README of 2025 and its #95, H800, with pauses between runs; its #107, H200.
-  all.push_back({"0.9 of DeepGEMM's, H800", GemmRole::fprop, 4, 8192, 4096, 7168, 0.9 * 1346});
-  all.push_back({"0.9 of DeepGEMM's, H800", GemmRole::fprop, 4, 8192, 7168, 2048, 0.9 * 1214});
-  all.push_back({"DeepGEMM's, H200", GemmRole::wgrad, 4, 8192, 7168, 4096, 858});
-  all.push_back({"DeepGEMM's, H200", GemmRole::wgrad, 4, 4096, 7168, 4096, 813});
-  return all;
-}
-
-void aims_table(GroupedBench& bench, double seconds) {
-  fmt::print("{:>6} {:>6} {:>8} {:>12} {:>5} {:>7} {:>10} {:>6}\n", "", "E", "rows", "N x K", "D", "aim",
-             "blockwise", "");
-  for (const Aim& aim : aims()) {
-    const DType d = aim.role == GemmRole::wgrad ? DType::f32 : DType::bf16;
-    const double found =
-        bench
-            .tflops({"blockwise", aim.role, aim.experts, {aim.rows, 0}, aim.N, aim.K, d, false, "recipe"},
-                    seconds)
-            .own;
-    fmt::print("{:>6} {:>6} {:>8} {:>12} {:>5} {:>7.0f} {:>10} {:>5.2f}x  {}\n", name_of(aim.role),
-               aim.experts, aim.rows, fmt::format("{}x{}", aim.N, aim.K), name_of(d), aim.tflops,
-               in_words(found), found / aim.tflops, aim.why);
-    std::fflush(stdout);
-  }
-}
-
-int run(const std::string& argument, const std::string& more) {
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count == 0) throw Unsupported(gpus.reason);
+void bench_grouped(const std::vector<std::string>& words) {
+  const std::string argument = words.empty() ? "0.04" : words.front(), more = words.size() > 1 ? words[1] : "";
   GroupedBench bench;
-  if (argument == "-") {
-    answer(bench);
-    return 0;
-  }
+  if (argument == "-") return answer(bench);
   const double seconds = std::atof(argument.c_str());
   if (!(seconds > 0)) throw InvalidInput("give seconds above 0, or -");
-  if (!more.empty() && more != "beside" && more != "aims")
-    throw InvalidInput(fmt::format("\"{}\" is neither beside nor aims", more));
+  if (!more.empty() && more != "beside") throw InvalidInput(fmt::format("\"{}\" is not beside", more));
   const GpuProperties gpu = gpu_properties(0);
   fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}; TFLOP/s, sustained {} s a figure\n", gpu.name,
              gpu.sm_count, gpu.driver, gpu.cuda_runtime, gpu.cublaslt, seconds);
-  if (more == "aims")
-    aims_table(bench, seconds);
-  else
-    table(bench, seconds, more == "beside");
-  return 0;
+  table(bench, seconds, more == "beside");
 }
 
-}  // namespace
 }  // namespace precbench
-
-int main(int argc, char** argv) {
-  return precbench::run_bench(
-      "grouped_bench", [&] { return precbench::run(argc > 1 ? argv[1] : "0.04", argc > 2 ? argv[2] : ""); });
-}

@@ -1,4 +1,4 @@
-// Sustained timing for the GEMM benchmarks: the GPU runs at the clock of its power limit.
+// Sustained timing for the GEMM benchmark: the GPU runs at the clock of its power limit.
 #pragma once
 
 #include <algorithm>
