@@ -115,7 +115,7 @@ TEST_CASE("make_advice: recommends bf16 where no recipe pays", "[advise]") {
   INFO(text);
   CHECK(text.starts_with("bf16: no recipe is expected to pay at 15T tokens.\n"));
   CHECK(contains(text, "tensorwise is 1.39x as fast as BF16 (committed), but 0.4"));
-  CHECK(contains(text, "It pays below 0.0036."));
+  CHECK(contains(text, "It pays below 0.0036 nats."));
 }
 
 TEST_CASE("make_advice: unproven, diverged and too large recipes are never recommended", "[advise]") {
@@ -207,9 +207,9 @@ TEST_CASE("advice_text: says where the law is extrapolated", "[advise]") {
   own.parameters = 70e9;
   const LossPrices prices(committed_law(), {own}, committed_evidence());
   const Advice advice = make_advice(speeds(), prices, {70e9, 15e12, Serving::bf16}, std::nullopt, {});
-  CHECK(contains(
-      advice_text(advice, {}, {1000, true}),
-      fmt::format("The law is extrapolated from models up to {}.", token_words(committed_law().largest_model()))));
+  CHECK(
+      contains(advice_text(advice, {}, {1000, true}),
+               fmt::format("The law has no model above {},", token_words(committed_law().largest_model()))));
   const Advice young = make_advice(speeds(), prices, {70e9, 1e9, Serving::bf16}, std::nullopt, {});
   CHECK(contains(advice_text(young, {}, {1000, true}),
                  "A run this short has the gap of 0.9 tokens per parameter"));

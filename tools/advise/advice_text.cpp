@@ -83,11 +83,27 @@ std::vector<std::string> run_cost(const Advice& advice) {
   std::string line = fmt::format("{} tokens take {}", token_words(advice.horizon), cost_words(*own));
   const SpeedRow* bf16 = advice.bf16();
   const auto base = bf16 && !pick.is_bf16() ? advice.cost(*bf16) : std::nullopt;
-  return {line + (base ? fmt::format("; in BF16 {}.", cost_words(*base)) : ".")};
+  line += base ? fmt::format("; in BF16 {}.", cost_words(*base)) : ".";
+  constexpr double kTooManyDays = 365;
+  if (own->days > kTooManyDays) line += " More than a year.";
+  return {line};
+}
+
+/// Returns that another recipe is faster to equal loss by its mean, but less surely; empty if none is.
+std::string faster_by_the_mean(const Advice& advice) {
+  const AdviceRow &best = advice.rows[*advice.best], *other = nullptr;
+  for (const AdviceRow& row : advice.rows)
+    if (row.eligible && row.equal_loss &&
+        row.equal_loss->mean > (other ? *other : best).equal_loss->mean + 0.005)
+      other = &row;
+  return other ? fmt::format("Higher by the mean, lower at the low end: {}, {}.", other->speed.recipe,
+                             factor(*other->equal_loss))
+               : "";
 }
 
 std::string run_words(const Advice& advice) {
-  return fmt::format("{} parameters at {} tokens per parameter", token_words(advice.run.parameters),
+  return fmt::format("{} {}parameters at {} tokens per parameter", token_words(advice.run.parameters),
+                     advice.speeds.bf16_counts.params ? "active " : "",
                      ratio_words(advice.horizon / advice.run.parameters));
 }
 
@@ -103,8 +119,10 @@ std::string price_sentence(const AdviceRow& row, const Advice& advice) {
           ? fmt::format("it cost {} nats in a study of this model at {} tokens per parameter ({})", gap,
                         ratio_words(price.measured->tokens_per_parameter), price.measured->records)
           : fmt::format("it should cost {} nats (80%, law of the loss gap, {})", gap, price.evidence_words());
-  return fmt::format("Served in {}, {}. It pays below {}.", served_words(advice.run.serving), cost,
-                     break_even_words(row.break_even->mean));
+  const double break_even = row.break_even->mean;
+  return fmt::format("Served in {}, {}. {}", served_words(advice.run.serving), cost,
+                     break_even > 0 ? fmt::format("It pays below {} nats.", break_even_words(break_even))
+                                    : "It never pays.");
 }
 
 /// Returns why rows beside BF16 are no candidates: "Known to fail: a. Emulated: b."
@@ -166,7 +184,9 @@ std::string sensitivity_words(const Advice& advice) {
   for (const OtherAnswer& one : advice.sensitivity)
     changes.push_back(fmt::format("{} {}", one.recipe, one.change));
   return changes.empty()
-             ? "Changes: none found up to a hundredth or a hundred times as many tokens, in either deployment."
+             ? fmt::format(
+                   "Changes: none found up to a hundredth or a hundred times as many tokens, in either deployment{}.",
+                   advice.other_gpu.empty() ? "" : ", or on " + advice.other_gpu)
              : fmt::format("Changes: {}.", fmt::join(changes, "; "));
 }
 
@@ -272,19 +292,29 @@ std::vector<std::string> known_failures(const Advice& advice) {
 
 std::vector<std::string> notes(const Advice& advice) {
   std::vector<std::string> texts;
+  const bool adapters = advice.speeds.part == TrainedPart::lora;
+  const auto any = [&](auto is) { return std::any_of(advice.rows.begin(), advice.rows.end(), is); };
   texts.push_back(fmt::format(
       "Loss gaps: weights trained in the recipe minus weights trained in BF16, both served in {}, for {}. law: fitted to {} gaps of "
-      "{} models (precbench law), times {:.2f} nats, the loss of your run by {}. young models: the recipe was studied on models below 1 "
-      "token per parameter alone.",
-      served_words(advice.run.serving), run_words(advice), advice.law_gaps, advice.law_models, advice.loss,
-      kBesiroglu2024.name));
-  texts.push_back(
-      "/B: per billion tokens; energy of GPU boards only. pays below: the break-even gap S (1 - speed-up^-beta) / beta, S = -dL/d "
-      "ln(tokens).");
+      "{} models (precbench law){}.{}",
+      served_words(advice.run.serving), run_words(advice), advice.law_gaps, advice.law_models,
+      adapters
+          ? ""
+          : fmt::format(", times {:.2f} nats, the loss of your run by {}", advice.loss, kBesiroglu2024.name),
+      any([](const AdviceRow& row) { return row.price && !row.price->measured && row.price->models == 0; })
+          ? " young models: the recipe was studied on models below 1 token per parameter alone."
+          : ""));
+  if (any([](const AdviceRow& row) { return Advice::kilowatt_hours(row.speed).has_value(); }) || advice.price)
+    texts.emplace_back("/B: per billion tokens; energy of GPU boards only.");
+  if (!adapters)
+    texts.emplace_back(
+        "to equal loss: speed-up over BF16 after training on as many more tokens as make up for the loss gap. pays below: the break-even "
+        "gap S (1 - speed-up^-beta) / beta, nats, S = -dL/d ln(tokens), beta by the scaling law.");
   const MeanWithInterval& s = advice.slope.slope;
   const std::string interval = is_exact(s) ? "" : fmt::format(" [{:.4f}, {:.4f}]", s.low, s.high);
-  texts.push_back(fmt::format("S at {} tokens: {:.4f} nats{}, from {}.", token_words(advice.horizon), s.mean,
-                              interval, advice.slope.source));
+  if (!adapters)
+    texts.push_back(fmt::format("S at {} tokens: {:.4f} nats{}, from {}.", token_words(advice.horizon),
+                                s.mean, interval, advice.slope.source));
   const std::vector<std::string> failures = known_failures(advice);
   texts.insert(texts.end(), failures.begin(), failures.end());
   texts.insert(texts.end(), advice.speeds.notes.begin(), advice.speeds.notes.end());
@@ -293,6 +323,12 @@ std::vector<std::string> notes(const Advice& advice) {
         fmt::format("Emulated on such a GPU, without a speed: {}.", list_of(advice.speeds.emulated)));
   if (!advice.run.tokens && advice.speeds.part == TrainedPart::full)
     texts.push_back(fmt::format("Without --tokens the choice is for {}.", token_words(advice.horizon)));
+  std::set<SpeedSource> kinds;
+  for (const AdviceRow& row : advice.rows)
+    if (row.speed.tokens_per_s) kinds.insert(row.speed.source);
+  if (kinds.size() > 1)
+    texts.emplace_back(
+        "Speed-ups compare with BF16 of the same source: a predicted speed with BF16's predicted one.");
   std::map<std::string, std::vector<std::string>> without_speed;
   for (const AdviceRow& row : advice.rows)
     if (!row.speed.no_speed.empty()) add_once(without_speed[row.speed.no_speed], name_of_row(row.speed));
@@ -315,12 +351,22 @@ std::vector<std::string> headline(const Advice& advice) {
   const AdviceRow &pick = advice.rows[*advice.pick], &best = advice.rows[*advice.best];
   const std::string horizon = token_words(advice.horizon);
   const std::string name = name_of_row(best.speed), speed = speed_words(best.speed);
-  if (!pick.speed.is_bf16())
-    return {
+  if (!pick.speed.is_bf16()) {
+    std::vector<std::string> lines = {
         fmt::format("{}: {}, {} to equal loss at {} tokens.", name, speed, factor(*pick.equal_loss), horizon),
         price_sentence(pick, advice)};
-  if (best.speed.speedup->mean <= 1)
-    return {fmt::format("bf16: no recipe with evidence is faster. The best, {}, is {}.", name, speed)};
+    if (const std::string other = faster_by_the_mean(advice); !other.empty()) lines.push_back(other);
+    return lines;
+  }
+  if (best.speed.speedup->mean <= 1) {
+    const AdviceRow* fastest = &best;
+    for (const AdviceRow& row : advice.rows)
+      if (row.eligible && row.equal_loss && row.speed.speedup->mean > fastest->speed.speedup->mean)
+        fastest = &row;
+    if (fastest->speed.speedup->mean <= 1)
+      return {fmt::format("bf16: no recipe with evidence is faster. The fastest, {}, is {}.",
+                          name_of_row(fastest->speed), speed_words(fastest->speed))};
+  }
   return {
       best.equal_loss->mean <= 1 ? fmt::format("bf16: no recipe is expected to pay at {} tokens.", horizon)
       : best.equal_loss->mean < kWorthwhile
@@ -329,7 +375,8 @@ std::vector<std::string> headline(const Advice& advice) {
                 horizon, 100 * (kWorthwhile - 1))
           : fmt::format("bf16: a run of {} tokens is so short that another recipe saves less than an hour.",
                         horizon),
-      fmt::format("{} is {}, but {} to equal loss.", name, speed, factor(*best.equal_loss)),
+      fmt::format("{} is {}, {}{} to equal loss.", name, speed, best.equal_loss->mean < 1 ? "but " : "",
+                  factor(*best.equal_loss)),
       price_sentence(best, advice)};
 }
 
@@ -342,13 +389,12 @@ std::vector<std::string> risks(const Advice& advice) {
     const LossPrice& price = *row.price;
     if (pays(*row.equal_loss) == Pays::open)
       texts.push_back(
-          fmt::format("Whether {} pays is open: its interval to equal loss contains 1.", row.speed.recipe));
+          fmt::format("Open whether {} pays: its interval to equal loss contains 1.", row.speed.recipe));
     if (!price.measured) {
       const bool far = advice.run.parameters > kFar * advice.largest_model;
-      texts.push_back(fmt::format("{}Gaps from scratch were measured on one small model.",
-                                  far ? fmt::format("The law is extrapolated from models up to {}. ",
-                                                    token_words(advice.largest_model))
-                                      : ""));
+      texts.push_back(
+          fmt::format("The law has {}one small model from scratch, and no late divergence.",
+                      far ? fmt::format("no model above {}, ", token_words(advice.largest_model)) : ""));
       if (price.models == 0)
         texts.push_back(
             fmt::format("{} was studied on models below 1 token per parameter alone.", row.speed.recipe));
@@ -358,6 +404,11 @@ std::vector<std::string> risks(const Advice& advice) {
                         kYoungestLawAge));
     }
   }
+  std::vector<std::string> unknown;
+  for (const AdviceRow& row : advice.rows)
+    if (row.speed.fits && !row.speed.tokens_per_s && !row.failure) add_once(unknown, row.speed.recipe);
+  if (advice.best && !unknown.empty())
+    texts.push_back(fmt::format("No speed is known of {}.", list_of(unknown)));
   texts.insert(texts.end(), advice.slope.warnings.begin(), advice.slope.warnings.end());
   return texts;
 }
@@ -377,7 +428,12 @@ std::string advice_text(const Advice& advice, const std::vector<std::string>& me
                      "  ", screen);
   text += speed_columns(advice, screen) + price_columns(advice, screen) + choice_columns(advice, screen) +
           '\n' + wrapped(notes(advice), "  ", screen);
-  if (measure.empty()) return text;
+  if (measure.empty())
+    return advice.pick
+               ? text + wrapped(
+                            {"Measure: no setting that was tried runs and fits on up to four of these GPUs."},
+                            "", screen)
+               : text;
   text += "\nMeasure\n";
   for (const std::string& command : measure) text += command_lines(printable(command), screen, "");
   return text;

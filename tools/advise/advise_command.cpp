@@ -51,6 +51,9 @@ std::vector<std::string> usual_recipes(const LossLaw& law) {
   return recipes;
 }
 
+/// Returns the GPU that sensitivity to the GPU is told for: of another generation of data-center boards.
+const char* other_gpu(const GpuModel& gpu) { return gpu.cc && gpu.cc->starts_with("9.") ? "B200" : "H100"; }
+
 }  // namespace
 
 int advise(const AdviseOptions& options, const AdviseHost& host) {
@@ -72,23 +75,35 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
     throw InvalidInput("--records: no records lie beside this program (share/precbench/records); name some");
   const std::vector<SourceRecords> sources = {{SpeedSource::measured, &measured},
                                               {SpeedSource::committed, &committed}};
-  const SpeedTable speeds = speed_table(options, host, sources, usual_recipes(committed_law()));
+  const std::vector<std::string> candidates = usual_recipes(committed_law());
+  const SpeedTable speeds = speed_table(options, host, sources, candidates);
   OwnStudies own = own_studies(measured);
   const LossPrices prices(committed_law(), std::move(own.evidence), committed_evidence(),
                           std::move(own.diverged));
   const PlannedRun run{active_parameters_of(speeds.bf16_counts).value_or(0), options.tokens,
                        options.serve == name_of(Serving::recipe) ? Serving::recipe : Serving::bf16};
-  const auto advice_in = [&](const std::string& stack) {
-    return make_advice(stack == kOwnStack ? speeds : in_stack(speeds, stack, host), prices, run, slope,
+  const auto advice_in = [&](const SpeedTable& table, const std::string& stack) {
+    return make_advice(stack == kOwnStack ? table : in_stack(table, stack, host), prices, run, slope,
                        options.price);
   };
-  Advice advice = advice_in(options.stack);
+  Advice advice = advice_in(speeds, options.stack);
   if (options.stack != kOwnStack && advice.pick && speeds.part == TrainedPart::full)
     for (const char* stack : kStackChoices)
-      if (const std::string there = stack == options.stack ? "" : recommended(advice_in(stack));
+      if (const std::string there = stack == options.stack ? "" : recommended(advice_in(speeds, stack));
           !there.empty() && there != recommended(advice))
         advice.sensitivity.push_back(
             {stack == std::string(kOwnStack) ? "in our step" : fmt::format("in {}", stack), there});
+  if (advice.pick && speeds.part == TrainedPart::full && host.best_settings) {
+    AdviseOptions there = options;
+    there.gpu = other_gpu(speeds.gpu);
+    const SpeedTable on_other = speed_table(there, host, sources, candidates);
+    const Advice other = advice_in(on_other, options.stack);
+    if (other.pick && on_other.part == TrainedPart::full) {
+      advice.other_gpu = there.gpu;
+      if (recommended(other) != recommended(advice))
+        advice.sensitivity.push_back({fmt::format("on {}", advice.other_gpu), recommended(other)});
+    }
+  }
   const std::vector<std::string> measure = measuring_commands(advice, host, options.given);
   const std::string text = options.json ? json_text(advice_json(advice, measure))
                                         : advice_text(advice, measure, plain_screen(STDOUT_FILENO));

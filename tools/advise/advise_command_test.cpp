@@ -74,6 +74,19 @@ TEST_CASE("advise: --stack decides by that stack's speed, with ours beside it", 
   CHECK(advise(question + " --stack jax").status == 2);
 }
 
+TEST_CASE("advise: a GPU of another generation with another answer is named under Changes", "[advise]") {
+  const Json hopper = advise_json("--model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T");
+  const Json blackwell = advise_json("--model llama3.1-8b --gpus 8 --gpu b200 --tokens 1T");
+  const std::string other = blackwell.at("recommended").at("recipe");
+  REQUIRE(hopper.at("recommended").at("recipe") != other);
+  const Json change = {{"change", "on B200"}, {"recommended", other}};
+  CHECK(std::count(hopper.at("changes").begin(), hopper.at("changes").end(), change) == 1);
+  // The same answer there is no change, and the text says which GPU was tried.
+  const Answer same = advise("--model qwen3-30b-a3b --gpus 64 --gpu b200 --tokens 5T");
+  CHECK(contains(same.text, "Changes: none found"));
+  CHECK(contains(same.text, "H100.\n"));
+}
+
 TEST_CASE("advise: a model and GPU without records of their own are predicted", "[advise]") {
   const Json json = advise_json("--model qwen3-4b --gpus 8 --gpu h100");
   CHECK(json.at("gpu") == "NVIDIA H100 80GB HBM3");
@@ -283,7 +296,7 @@ TEST_CASE("advise: the commands that measure run and fit", "[advise]") {
 TEST_CASE("advise: the answer stands in 12 lines of 80 columns", "[advise]") {
   for (const char* question :
        {"--model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T --price 2.5",
-        "--model qwen3-30b-a3b --gpus 8 --gpu b200",
+        "--model llama3.1-70b --gpus 64 --gpu b200 --tokens 15T", "--model qwen3-30b-a3b --gpus 8 --gpu b200",
         "--model llama3.1-405b --gpus 1024 --gpu h100 --tokens 15T --price 2",
         "--model 125m --gpu a100-sxm-80gb", "--model llama3.1-8b --gpus 1 --gpu rtx-4090 --tokens 100M",
         "--model smollm2-135m --gpu h100 --tokens 2T",
@@ -295,6 +308,34 @@ TEST_CASE("advise: the answer stands in 12 lines of 80 columns", "[advise]") {
     CHECK(contains(answer, " GPU-hours"));
     CHECK(longest_line(text) <= 80);
   }
+}
+
+TEST_CASE("advise: the answer names a recipe with the higher mean, and notes only what the tables have",
+          "[advise]") {
+  const std::string close = advise("--model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T").text;
+  INFO(close);
+  CHECK(contains(close, "Higher by the mean, lower at the low end: tensorwise, 1."));
+  CHECK_FALSE(contains(close, "young models:"));
+  CHECK(contains(close, "parameters at 125 tokens"));
+  CHECK(contains(advise("--model qwen3-30b-a3b --gpus 8 --gpu h100 --tokens 1T").text, "active parameters"));
+  CHECK(contains(advise("--model llama3.1-8b --gpus 8 --gpu h100 --tokens 15T").text, "More than a year."));
+}
+
+TEST_CASE("advise: what all weights need is not what adapters need", "[advise]") {
+  const Answer adapters = advise("--model qwen2.5-14b --gpus 1 --gpu rtx-4090 --tokens 100M");
+  INFO(adapters.text);
+  const std::string before = "All weights need ";
+  const std::size_t at = adapters.text.find(before);
+  REQUIRE(at != std::string::npos);
+  // 14.8B parameters: master weights and two moments in FP32 alone need 165 GiB.
+  CHECK(std::stod(adapters.text.substr(at + before.size())) > 165);
+}
+
+TEST_CASE("advise: a model cut to fewer layers is timed, not studied", "[advise]") {
+  const Json commands =
+      advise_json("--model llama3.1-405b --gpus 1024 --gpu h100 --tokens 15T").at("measure");
+  REQUIRE(commands.size() == 1);
+  CHECK(contains(commands.at(0).get<std::string>(), " --layers "));
 }
 
 TEST_CASE("advise: the deployment changes the price", "[advise]") {

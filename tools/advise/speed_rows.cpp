@@ -13,9 +13,9 @@
 #include "results/record/printable.h"
 #include "results/record/step_time.h"
 #include "tools/advise/gpu_names.h"
-#include "tools/analysis/numerics_label.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/equal_loss.h"
+#include "tools/analysis/numerics_label.h"
 
 namespace precbench {
 namespace {
@@ -254,7 +254,8 @@ class TableBuilder {
       if (one.peak_bytes > 0) row.peak_bytes = one.peak_bytes;
       row.fits = !one.too_large;
       row.runs = one.runs;
-      if (one.too_large && (!table_.least_bytes || one.peak_bytes < *table_.least_bytes))
+      if (one.too_large && table_.part == TrainedPart::full &&
+          (!table_.least_bytes || one.peak_bytes < *table_.least_bytes))
         table_.least_bytes = one.peak_bytes;
       if (one.fields.is_null()) {
         row.no_speed = one.reason;
@@ -461,10 +462,10 @@ class TableBuilder {
     if (std::any_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) { return !row.runs; }))
       table_.notes.push_back(
           "Layouts with tensor or pipeline ranks are predicted for programs that have them; precbench does not run them. "
-          "All recipes take BF16's ranks, found among a few of all layouts: precbench plan searches more.");
+          "Each recipe takes the fastest of a few layouts, so a speed-up may be partly the layout's: precbench plan searches more.");
     table_.notes.push_back(fmt::format(
         "Predicted by the cost model for {} from its peaks, its network and measured rates of ops, "
-        "as sweep --dry-run --on does; intervals hold in 80% of cases.",
+        "as sweep --dry-run --on does, for precbench's own step (--stack names others'); intervals hold in 80% of cases.",
         table_.gpu.name));
   }
 

@@ -208,6 +208,30 @@ def fork_and_scratch():
     return table(["tokens per parameter", "recipe", "fork [95%]", "from scratch [95%]", "ratio [95%]"], rows)
 
 
+# Rows of held_out_gaps: label, records, steps in BF16 before the forks.
+BF16_STEPS = ([("60", "h200/deployment-smollm2.jsonl.xz", 60)] +
+              [(f"{age:,}", "h200/causes-smollm2-rewarm.jsonl.xz", age) for age in (250, 500, 1000)])
+DECAY = [("constant", "h200/deployment-smollm2.jsonl.xz", 60), ("to zero", "h200/causes-smollm2-decay.jsonl.xz", 60)]
+
+
+def held_out_gaps(first, rows, recipes):
+    """One row per state that is forked: BF16's held-out loss, and for each recipe the loss gap served in BF16 and the raw gap."""
+    table_rows = []
+    for label, name, age in rows:
+        forks = [one for one in lines(name) if (one.get("study", {}).get("part"), one.get("study", {}).get("age")) == ("fork", age)]
+
+        def served(recipe_of):
+            """Returns the loss of a fork's weights read in recipe_of(its recipe)."""
+            return lambda one: next(reading["loss"] for reading in one["training"]["evaluations"][-1]["readings"]
+                                    if reading["recipe"] == recipe_of(one["case"]["recipe"]))
+        in_bf16, own = (paired_differences(forks, lambda one: one["study"]["trunk"], served(recipe_of))
+                        for recipe_of in (lambda _: "bf16", lambda recipe: recipe))
+        bf16 = [served(lambda _: "bf16")(one) for one in forks if (one["case"]["recipe"], one["case"]["perturb"]) == ("bf16", "none")]
+        table_rows.append([label, f"{statistics.mean(bf16):.3f}",
+                           *(interval(gaps[recipe], 4) for recipe in recipes for gaps in (in_bf16, own))])
+    return table([first, "held-out loss of BF16"] + [f"`{recipe}`, {gap} [95%]" for recipe in recipes for gap in ("in BF16", "raw")], table_rows)
+
+
 SCALES = ["bf16", "tensor", "delayed", "row", "1x128"]
 DENSE = re.compile(r"^ +(\w+) -> (\w+) +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
 QUANTIZE = re.compile(r"^ +quantize (\w+) row\+col 8192x14336 +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
@@ -242,7 +266,9 @@ def grouped_cublaslt():
                  [[*kind, *map(cell, zip(*shapes))] for kind, shapes in kinds.items()])
 
 
-TABLES = {"beside-pytorch": beside_pytorch, "beside-pytorch-h100": lambda: beside_pytorch("h100/beside-pytorch"),
+TABLES = {"causes-bf16-steps": lambda: held_out_gaps("steps in BF16", BF16_STEPS, ["rowwise", "rowwise_e5m2"]),
+          "causes-decay": lambda: held_out_gaps("learning rate of the forks", DECAY, ["rowwise", "mxfp8", "rowwise_e5m2"]),
+          "beside-pytorch": beside_pytorch, "beside-pytorch-h100": lambda: beside_pytorch("h100/beside-pytorch"),
           "beside-pytorch-families": lambda: beside_pytorch("h100/beside-pytorch-families"),
           "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"), "fsdp2": fsdp2, "sizes": sizes,
           "fork-and-scratch": fork_and_scratch, "age-law": age_law,
