@@ -16,11 +16,11 @@
 namespace precbench {
 namespace {
 
-constexpr std::string_view kExperts = ".experts.";
+constexpr std::string_view kExpertsOfBlock = ".experts.";
 
 /// Returns 5 for "model.layers.0.feed_forward.experts.5.gate_proj.weight".
 std::int64_t expert_of(const std::string& name, std::size_t at) {
-  return std::stoll(name.substr(at + kExperts.size()));
+  return std::stoll(name.substr(at + kExpertsOfBlock.size()));
 }
 
 /// Calls visit(index of the parameter, index of the run) for all elements.
@@ -74,14 +74,14 @@ StoredPart StoredForm::part_of_joined(const Parameter& p, StoredPart part) const
 }
 
 StoredPart StoredForm::part_of_experts(const Parameter& p, StoredPart part) const {
-  const std::size_t at = p.name.find(kExperts);
+  const std::size_t at = p.name.find(kExpertsOfBlock);
   if (at == std::string::npos) return part;
   const bool down = p.name.find(".down_proj.") != std::string::npos, bias = part.vector,
              up = p.name.find(".up_proj.") != std::string::npos,
              alternating = !down && model_.moe.names == ExpertNames::gpt_oss;
   const std::int64_t own = bias ? p.cols : p.rows, out = (down ? 1 : 2) * own;
   part.name =
-      p.name.substr(0, at + kExperts.size()) + (down ? "down_proj" : "gate_up_proj") + (bias ? "_bias" : "");
+      p.name.substr(0, at + kExpertsOfBlock.size()) + (down ? "down_proj" : "gate_up_proj") + (bias ? "_bias" : "");
   part.shape = {model_.moe.rule.experts, p.cols, out};
   if (bias) part.shape = {model_.moe.rule.experts, out};
   part.size = bias ? out : p.cols * out;
