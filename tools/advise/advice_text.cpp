@@ -290,6 +290,26 @@ std::vector<std::string> known_failures(const Advice& advice) {
   return lines;
 }
 
+/// Returns one line for each published run of about this size and length in a recipe of the table.
+std::vector<std::string> published_runs(const Advice& advice) {
+  constexpr double kAbout = 2;
+  const auto about = [](const std::optional<double>& theirs, double own) {
+    return theirs && own > 0 && *theirs >= own / kAbout && *theirs <= own * kAbout;
+  };
+  std::vector<std::string> lines;
+  for (const PublishedLoss& one : published_losses()) {
+    const bool shown = std::any_of(advice.rows.begin(), advice.rows.end(), [&](const AdviceRow& row) {
+      return row.speed.recipe == one.nearest && !row.failure;
+    });
+    if (shown && one.from_scratch && about(one.parameters, advice.run.parameters) &&
+        about(one.tokens, advice.horizon))
+      lines.push_back(fmt::format(
+          "Published, {} on {} tokens in {}{}: {} ({}).", one.model, token_words(*one.tokens), one.nearest,
+          one.differs.empty() ? "" : fmt::format(" ({})", one.differs), one.published, one.where));
+  }
+  return lines;
+}
+
 std::vector<std::string> notes(const Advice& advice) {
   std::vector<std::string> texts;
   const bool adapters = advice.speeds.part == TrainedPart::lora;
@@ -317,6 +337,8 @@ std::vector<std::string> notes(const Advice& advice) {
                                 s.mean, interval, advice.slope.source));
   const std::vector<std::string> failures = known_failures(advice);
   texts.insert(texts.end(), failures.begin(), failures.end());
+  const std::vector<std::string> published = published_runs(advice);
+  texts.insert(texts.end(), published.begin(), published.end());
   texts.insert(texts.end(), advice.speeds.notes.begin(), advice.speeds.notes.end());
   if (!advice.speeds.emulated.empty())
     texts.push_back(

@@ -321,6 +321,16 @@ TEST_CASE("advise: the answer names a recipe with the higher mean, and notes onl
   CHECK(contains(advise("--model llama3.1-8b --gpus 8 --gpu h100 --tokens 15T").text, "More than a year."));
 }
 
+TEST_CASE("advise: published runs of about this size and length are named", "[advise]") {
+  const std::string paper = "Published, ";
+  const Answer same = advise("--model llama3.1-8b --gpus 8 --gpu b200 --tokens 15T");
+  INFO(same.text);
+  CHECK(contains(same.text, paper));
+  CHECK(contains(same.text, "15T tokens in mxfp8"));
+  CHECK_FALSE(
+      contains(advise("--model llama3.1-8b --gpus 8 --gpu b200 --tokens 100B").text, "on 15T tokens"));
+}
+
 TEST_CASE("advise: what all weights need is not what adapters need", "[advise]") {
   const Answer adapters = advise("--model qwen2.5-14b --gpus 1 --gpu rtx-4090 --tokens 100M");
   INFO(adapters.text);
