@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to the first table: sets up and builds the program (setup.sh), runs a short sweep over
-# all recipes and prints its report. On a GPU the sweep trains Llama 3.2 1B, otherwise the tiny model on the
-# CPU for about a minute. A second run repeats only unfinished cases.
+# recipes and prints its report. On a GPU the sweep trains Llama 3.2 1B, otherwise the tiny model on the CPU
+# for about 20 seconds. A second run repeats only unfinished cases.
 #
 #   tools/quickstart.sh [cmake options]
 set -euo pipefail

@@ -5,8 +5,9 @@
 #   tools/setup/setup.sh [--program] [cmake options]         e.g. -DPRECBENCH_WERROR=ON
 #
 # --program builds precbench without the tests, which take as long again, and installs nothing that only they need. A
-# build folder created here compiles most modules as one file each (PRECBENCH_UNITY), the fastest way to a first build.
-# If nvidia-smi shows a GPU, the CUDA device is built as well, provided that a CUDA toolkit (nvcc) is installed.
+# build folder created here joins files of a module (PRECBENCH_UNITY), the fastest way to a first build.
+# If nvidia-smi shows a GPU, the CUDA device is built as well, for the GPUs of this machine, provided that a CUDA toolkit (nvcc) is
+# installed.
 # Otherwise it is left out, because its kernels take minutes to compile; -DPRECBENCH_CUDA=ON builds it anyway.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -37,11 +38,14 @@ else
     "and for the tests Catch2 and Python"
 fi
 
-cuda=OFF
+cuda=OFF architectures=()
 if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
   cuda=ON
   if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     tools/setup/fetch_cudnn_frontend.sh || true  # there are own attention kernels
+    # A kernel compiles several times as fast for one architecture. GPUs of others run what the default list has for them.
+    found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | sort -u | sed 's/^8\.[06]$/80-real/; s/^8\.9$/89-real/; s/^9\.0$/90a-real/')
+    [[ $found == *.* || -z $found ]] || architectures=("-DPRECBENCH_CUDA_ARCHS=${found//$'\n'/;}")
   else
     echo "There is a GPU but no CUDA toolkit: building for the CPU only. Install CUDA 12.4 or newer to use the GPU"
   fi
@@ -49,6 +53,6 @@ fi
 
 generator=()
 [ -f build/CMakeCache.txt ] || generator=(-G Ninja -DPRECBENCH_UNITY=ON)
-cmake "${generator[@]}" -B build -DPRECBENCH_CUDA=$cuda -DPRECBENCH_BUILD_TESTS=$tests "$@" ||
+cmake "${generator[@]}" -B build -DPRECBENCH_CUDA=$cuda "${architectures[@]}" -DPRECBENCH_BUILD_TESTS=$tests "$@" ||
   die "CMake could not configure the build"
 cmake --build build --parallel "$(jobs)" --target "$target" || die "the build failed"

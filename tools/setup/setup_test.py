@@ -56,6 +56,26 @@ class Packages(unittest.TestCase):
         self.stub("python3", "exit 0")
         self.assertNotIn("python3", self.run_setup()[0])
 
+    def architectures(self, capabilities):
+        """Returns PRECBENCH_CUDA_ARCHS as CMake gets it on a machine with these GPUs, or None."""
+        for tool in ("sed", "sort"):
+            if not (self.path / tool).exists():
+                (self.path / tool).symlink_to(shutil.which(tool))
+        self.stub("nvcc", "exit 0")
+        self.stub("nvidia-smi", f"[ $1 = -L ] && echo 'GPU 0: one' || printf '{capabilities}'")
+        (self.folder / "tools/setup/fetch_cudnn_frontend.sh").write_text("#!/bin/sh\n")
+        _, arguments = self.run_setup()
+        return next((a.split("=")[1] for a in arguments if a.startswith("-DPRECBENCH_CUDA_ARCHS")), None)
+
+    def test_kernels_are_built_for_the_gpus_of_the_machine(self):
+        self.assertEqual(self.architectures("9.0\\n9.0\\n"), "90a-real")
+
+    def test_kernels_are_built_for_every_kind_of_gpu_of_the_machine(self):
+        self.assertEqual(self.architectures("8.6\\n9.0\\n"), "80-real;90a-real")
+
+    def test_kernels_are_built_for_every_architecture_where_a_gpu_is_of_another(self):
+        self.assertIsNone(self.architectures("9.0\\n12.0\\n"))
+
 
 class Help(unittest.TestCase):
     def test_scripts_print_their_whole_first_comment_and_nothing_else(self):
