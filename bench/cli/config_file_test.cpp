@@ -49,6 +49,16 @@ TEST_CASE("sweep file: keys are field names in snake_case or kebab-case", "[swee
   CHECK(!file.interleave);
 }
 
+TEST_CASE("sweep file: quoted keys and underscores in numbers, as other programs write TOML", "[sweep-file]") {
+  CHECK(read("\"seq\" = 1_024\n'steps' = [10, 2_000]\n").grids[0].axes ==
+        Axes{{"seq", {"1024"}}, {"steps", {"10", "2000"}}});
+  CHECK(read("lr = 1_0e-1_0\n").grids[0].axes.at("lr") == std::vector<std::string>{"10e-10"});
+  for (const char* bad : {"seq = 1__0\n", "seq = 10_\n", "seq = _10\n"}) {
+    INFO(bad);
+    CHECK(refusal(bad).starts_with(":1: --seq: "));
+  }
+}
+
 TEST_CASE("sweep file: keys may be second names of fields", "[sweep-file]") {
   const Axes axes = read("master_dtype = [\"fp32\", \"bf16\"]\nlm-head = \"recipe\"\n").grids[0].axes;
   CHECK(axes == Axes{{"master", {"fp32", "bf16"}}, {"head", {"recipe"}}});

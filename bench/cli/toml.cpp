@@ -13,6 +13,20 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+/// Removes the underscores between a number's digits: "1_000" is 1000 in TOML. Other words stay.
+std::string plain_number(std::string word) {
+  if (word.find_first_not_of("0123456789_+-.eE") == word.npos &&
+      word.find_first_of("0123456789") <= word.find('_') && !word.ends_with('_') && word.find("__") == word.npos)
+    std::erase(word, '_');
+  return word;
+}
+
+/// Removes the quotes of a key.
+std::string unquoted_key(const std::string& key) {
+  const bool quoted = key.size() > 1 && (key[0] == '"' || key[0] == '\'') && key.back() == key[0];
+  return quoted ? key.substr(1, key.size() - 2) : key;
+}
+
 class Reader {
  public:
   Reader(const std::string& name, const std::string& text, const TomlHandler& handler)
@@ -73,7 +87,7 @@ class Reader {
   }
   std::string take_word(const char* ends) {
     skip_blank(false);
-    return !at_end() && (peek() == '"' || peek() == '\'') ? take_quoted() : take_until(ends);
+    return !at_end() && (peek() == '"' || peek() == '\'') ? take_quoted() : plain_number(take_until(ends));
   }
 
   Words take_list() {
@@ -108,7 +122,7 @@ class Reader {
   }
 
   void read_key() {
-    const std::string given = take_until("=\n");
+    const std::string given = unquoted_key(take_until("=\n"));
     if (at_end() || peek() != '=') throw InvalidInput(fmt::format("{}: = and a value are missing", given));
     take();
     const std::string key = handler_.known(section_, given);
