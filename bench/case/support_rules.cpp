@@ -271,7 +271,7 @@ constexpr Rule kSupportRules[] = {
     {&Case::lora_rank,
      "--lora-rank: checkpoints of {model} have several of its matrices in one tensor or under other names, whose "
      "adapters are not supported",
-     [](const Plan& p) { return p.model.block.fusion != TensorFusion::none; }},
+     [](const Plan& p) { return p.model.block.tensors != "none"; }},
     {&Case::lora_rank, "--lora-rank: --gather fp8 is not supported with frozen weights; use --gather bf16",
      [](const Plan& p) { return p.fp8_gather; }},
     {&Case::lora_rank, "--lora-rank: adapters have no FP16 master with scales",

@@ -5,8 +5,7 @@
 //   q_proj, k_proj: RoPE pairs rows 2i and 2i + 1 of a head; here row i is paired with row head_dim/2 + i
 // gpt-oss: experts as Llama 4's, but with columns that alternate between gate and up, and gate_up_proj_bias [E, 2F],
 //   down_proj_bias [E, C]
-// Phi-3: qkv_proj has the rows of q, k and v; gate_up_proj those of gate and up; GLM: only the latter; Granite 4.0: the
-//   latter as shared_mlp.input_linear
+// Others: stored_names.cpp
 #include "bench/step/stored_form.h"
 
 #include <algorithm>
@@ -49,30 +48,6 @@ void StoredPart::scatter(float* run, const float* values, const Parameter& p) co
   each_element(*this, p, [&](std::int64_t i, std::int64_t at) { run[at] = values[i]; });
 }
 
-StoredPart StoredForm::part_of_joined(const Parameter& p, StoredPart part) const {
-  const auto inside = [&](std::string_view own, const char* whole, std::int64_t rows, std::int64_t before) {
-    if (!p.name.ends_with(own)) return;
-    part.name = p.name.substr(0, p.name.size() - own.size()) + whole;
-    part.shape = {rows, p.cols};
-    part.first = before * p.cols;
-  };
-  if (joined_ == TensorFusion::qkv_and_gate_up) {
-    const std::int64_t q_rows = model_.q_width(), kv_rows = model_.kv_width(), all = q_rows + 2 * kv_rows;
-    inside("q_proj.weight", "qkv_proj.weight", all, 0);
-    inside("k_proj.weight", "qkv_proj.weight", all, q_rows);
-    inside("v_proj.weight", "qkv_proj.weight", all, q_rows + kv_rows);
-  }
-  if (joined_ == TensorFusion::granite_hybrid) {
-    inside("mlp.gate_proj.weight", "shared_mlp.input_linear.weight", 2 * p.rows, 0);
-    inside("mlp.up_proj.weight", "shared_mlp.input_linear.weight", 2 * p.rows, p.rows);
-    inside("mlp.down_proj.weight", "shared_mlp.output_linear.weight", p.rows, 0);
-    return part;
-  }
-  inside("gate_proj.weight", "gate_up_proj.weight", 2 * p.rows, 0);
-  inside("up_proj.weight", "gate_up_proj.weight", 2 * p.rows, p.rows);
-  return part;
-}
-
 StoredPart StoredForm::part_of_experts(const Parameter& p, StoredPart part) const {
   const std::size_t at = p.name.find(kExpertsOfBlock);
   if (at == std::string::npos) return part;
@@ -97,8 +72,7 @@ StoredPart StoredForm::part_of(const Parameter& p) const {
   part.vector = p.kind != ParameterKind::matrix;
   if (model_.moe.names == ExpertNames::ernie4_5 && p.name.ends_with("e_score_correction_bias"))
     part.shape = {1, p.cols};
-  if (joined_ >= TensorFusion::gpt2) return part_of_named(p, std::move(part));
-  if (joined_ != TensorFusion::none) return part_of_joined(p, std::move(part));
+  if (!layout_->modules.empty()) return part_of_layout(p, std::move(part));
   if (!fused_) return part;
   if (model_.moe.names == ExpertNames::llama4 &&
       (p.name.ends_with("self_attn.q_proj.weight") || p.name.ends_with("self_attn.k_proj.weight")))

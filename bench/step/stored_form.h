@@ -1,6 +1,5 @@
 // Mapping of a model's parameters to the tensors of a weights file. Either each has a tensor of its own, or
-// some share one: all experts of a layer in the checkpoints of Llama 4 and gpt-oss; q, k and v, gate and up in Phi-3's. Families from
-// GPT-2 to StarCoder2 have other names.
+// some share one: all experts of a layer in some checkpoints, or what the layout of a family says (tensor_layout.h).
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include "models/config/config.h"
 #include "models/config/stored_order.h"
+#include "models/config/tensor_layout.h"
 #include "models/transformer/state/layout.h"
 
 namespace precbench {
@@ -46,7 +46,7 @@ class StoredForm {
   StoredForm(const ModelConfig& model, StoredTensors tensors)
       : fused_(tensors == StoredTensors::by_model && model.moe &&
                (model.moe.names == ExpertNames::llama4 || model.moe.names == ExpertNames::gpt_oss)),
-        joined_(tensors == StoredTensors::by_model ? model.block.fusion : TensorFusion::none),
+        layout_(&tensor_layout(tensors == StoredTensors::by_model ? model.block.tensors : "none")),
         model_(model) {}
 
   /// True for the layouts of Llama 4 and gpt-oss.
@@ -56,17 +56,15 @@ class StoredForm {
  private:
   /// Returns the place of an expert's matrix or bias in a tensor of all experts.
   StoredPart part_of_experts(const Parameter& p, StoredPart part) const;
-  /// Returns the place of q, k, v, gate or up in a tensor of several.
-  StoredPart part_of_joined(const Parameter& p, StoredPart part) const;
-  /// Returns the place in a checkpoint of GPT-2 or another family with names of its own (stored_names.cpp).
-  StoredPart part_of_named(const Parameter& p, StoredPart part) const;
+  /// Returns the place in a checkpoint with a layout of its own (stored_names.cpp).
+  StoredPart part_of_layout(const Parameter& p, StoredPart part) const;
 
   bool fused_;
-  TensorFusion joined_;
+  const TensorLayout* layout_;
   ModelConfig model_;
 };
 
-/// Returns true for tensors that only a checkpoint of a family with names of its own has.
+/// Returns true for tensors that only a checkpoint with a layout of its own has.
 bool is_named_tensor(std::string_view name);
 
 }  // namespace precbench

@@ -19,32 +19,61 @@ std::int64_t total_size(const std::vector<Spec>& specs) {
   return sum;
 }
 
+using Parts = std::vector<ParameterPart>;
+
+void add_linear(BlockSpec& block, LinearRole role, std::int64_t in, Parts parts, std::int64_t experts = 1) {
+  block.linears.push_back({role, in, std::move(parts), experts});
+}
+
+void add_bias(BlockSpec& block, Tensor BlockVectors::*tensor, Parts parts) {
+  block.vectors.push_back({tensor, ParameterKind::bias, std::move(parts)});
+}
+
 void add_swiglu(BlockSpec& block, const std::string& prefix, std::int64_t width, std::int64_t ffn,
                 LinearRole gate_up, LinearRole down) {
-  block.linears.push_back(
-      {gate_up, width, {{prefix + ".gate_proj.weight", ffn}, {prefix + ".up_proj.weight", ffn}}});
-  block.linears.push_back({down, ffn, {{prefix + ".down_proj.weight", width}}});
+  add_linear(block, gate_up, width, {{prefix + ".gate_proj.weight", ffn}, {prefix + ".up_proj.weight", ffn}});
+  add_linear(block, down, ffn, {{prefix + ".down_proj.weight", width}});
 }
 
 void add_ungated(BlockSpec& block, const ModelConfig& c) {
-  block.linears.push_back({LinearRole::gate_up, c.width, {{"mlp.up_proj.weight", c.ffn}}});
-  block.linears.push_back({LinearRole::down, c.ffn, {{"mlp.down_proj.weight", c.width}}});
+  add_linear(block, LinearRole::gate_up, c.width, {{"mlp.up_proj.weight", c.ffn}});
+  add_linear(block, LinearRole::down, c.ffn, {{"mlp.down_proj.weight", c.width}});
   if (!c.block.ffn_bias) return;
-  block.vectors.push_back({&BlockVectors::up_bias, ParameterKind::bias, {{"mlp.up_proj.bias", c.ffn}}});
-  block.vectors.push_back({&BlockVectors::down_bias, ParameterKind::bias, {{"mlp.down_proj.bias", c.width}}});
+  add_bias(block, &BlockVectors::up_bias, {{"mlp.up_proj.bias", c.ffn}});
+  add_bias(block, &BlockVectors::down_bias, {{"mlp.down_proj.bias", c.width}});
 }
 
-/// Adds the linear layers of latent attention up to o.
-void add_latent(BlockSpec& block, const ModelConfig& c) {
+/// Adds the linear layers of attention up to o.
+void add_attention(BlockSpec& block, const ModelConfig& c) {
   const LatentAttention& latent = c.latent;
-  const ParameterPart kv{"self_attn.kv_a_proj_with_mqa.weight", latent.kv_rank + latent.rope_dim};
-  const ParameterPart q = latent.q_rank > 0 ? ParameterPart{"self_attn.q_a_proj.weight", latent.q_rank}
-                                            : ParameterPart{"self_attn.q_proj.weight", c.q_width()};
-  block.linears.push_back({LinearRole::qkv, c.width, {q, kv}});
+  const ParameterPart q{"self_attn.q_proj.weight", c.q_width()};
+  if (!latent)
+    return add_linear(
+        block, LinearRole::qkv, c.width,
+        {q, {"self_attn.k_proj.weight", c.kv_width()}, {"self_attn.v_proj.weight", c.kv_width()}});
+  add_linear(block, LinearRole::qkv, c.width,
+             {latent.q_rank > 0 ? ParameterPart{"self_attn.q_a_proj.weight", latent.q_rank} : q,
+              {"self_attn.kv_a_proj_with_mqa.weight", latent.kv_rank + latent.rope_dim}});
   if (latent.q_rank > 0)
-    block.linears.push_back({LinearRole::q_up, latent.q_rank, {{"self_attn.q_b_proj.weight", c.q_width()}}});
+    add_linear(block, LinearRole::q_up, latent.q_rank, {{"self_attn.q_b_proj.weight", c.q_width()}});
   const std::int64_t up = c.heads * (c.head_dim - latent.rope_dim + latent.v_dim);
-  block.linears.push_back({LinearRole::kv_up, latent.kv_rank, {{"self_attn.kv_b_proj.weight", up}}});
+  add_linear(block, LinearRole::kv_up, latent.kv_rank, {{"self_attn.kv_b_proj.weight", up}});
+}
+
+/// Names of the modules of experts, in the order of ExpertNames.
+struct ExpertModules {
+  const char *prefix, *router, *shared, *gate, *up, *down, *route_bias;
+};
+constexpr ExpertModules kExpertModules[] = {
+    {"mlp", "gate", "shared_experts", "gate_proj", "up_proj", "down_proj", "gate"},
+    {"block_sparse_moe", "gate", "shared_experts", "w1", "w3", "w2", ""},
+    {"feed_forward", "router", "shared_expert", "gate_proj", "up_proj", "down_proj", "gate"},
+    {"mlp", "gate", "shared_expert", "gate_proj", "up_proj", "down_proj", "gate"},
+    {"mlp", "gate", "shared_experts", "gate_proj", "up_proj", "down_proj", "moe_statics"},
+    {"mlp", "router", "shared_experts", "gate_proj", "up_proj", "down_proj", "gate"}};
+
+const ExpertModules& expert_modules(const ModelConfig& c) {
+  return kExpertModules[static_cast<std::size_t>(c.moe.names)];
 }
 
 /// Adds the router, the shared expert and the experts. The experts come last because backward finishes them
@@ -52,41 +81,54 @@ void add_latent(BlockSpec& block, const ModelConfig& c) {
 void add_experts(BlockSpec& block, const ModelConfig& c) {
   const MoeConfig& moe = c.moe;
   const std::int64_t E = moe.rule.experts;
-  const bool mixtral = moe.names == ExpertNames::mixtral, llama4 = moe.names == ExpertNames::llama4;
-  const bool router = llama4 || moe.names == ExpertNames::gpt_oss;
-  const bool one_shared = llama4 || moe.names == ExpertNames::qwen2;
-  const std::string prefix = mixtral ? "block_sparse_moe" : llama4 ? "feed_forward" : "mlp";
-  block.linears.push_back(
-      {LinearRole::router, c.width, {{prefix + (router ? ".router.weight" : ".gate.weight"), E}}});
+  const ExpertModules& names = expert_modules(c);
+  const std::string prefix = names.prefix + std::string("."), router = prefix + names.router;
+  Parts routers = {{router + ".weight", E}};
   // A row behind the router's, which has no recipe either.
-  if (moe.shared_gate) block.linears.back().parts.push_back({prefix + ".shared_expert_gate.weight", 1});
+  if (moe.shared_gate) routers.push_back({prefix + "shared_expert_gate.weight", 1});
+  add_linear(block, LinearRole::router, c.width, std::move(routers));
   if (moe.shared_ffn > 0)
-    add_swiglu(block, prefix + (one_shared ? ".shared_expert" : ".shared_experts"), c.width, moe.shared_ffn,
-               LinearRole::shared_gate_up, LinearRole::shared_down);
-  LinearSpec gate_up{LinearRole::gate_up, c.width, {}, E}, down{LinearRole::down, moe.expert_ffn, {}, E};
+    add_swiglu(block, prefix + names.shared, c.width, moe.shared_ffn, LinearRole::shared_gate_up,
+               LinearRole::shared_down);
+  Parts gate_up, down, up_bias, down_bias;
   for (std::int64_t e = 0; e < E; ++e) {
-    const std::string expert = prefix + ".experts." + std::to_string(e) + ".";
-    gate_up.parts.push_back({expert + (mixtral ? "w1.weight" : "gate_proj.weight"), moe.expert_ffn});
-    gate_up.parts.push_back({expert + (mixtral ? "w3.weight" : "up_proj.weight"), moe.expert_ffn});
-    down.parts.push_back({expert + (mixtral ? "w2.weight" : "down_proj.weight"), c.width});
+    const std::string expert = prefix + "experts." + std::to_string(e) + ".";
+    for (const char* module : {names.gate, names.up}) {
+      gate_up.push_back({expert + module + ".weight", moe.expert_ffn});
+      up_bias.push_back({expert + module + ".bias", moe.expert_ffn});
+    }
+    down.push_back({expert + names.down + ".weight", c.width});
+    down_bias.push_back({expert + names.down + ".bias", c.width});
   }
-  block.linears.push_back(std::move(gate_up));
-  block.linears.push_back(std::move(down));
-  if (moe.logit_bias)
-    block.vectors.push_back({&BlockVectors::router_bias,
-                             ParameterKind::bias,
-                             {{prefix + (router ? ".router.bias" : ".gate.bias"), E}}});
+  add_linear(block, LinearRole::gate_up, c.width, std::move(gate_up), E);
+  add_linear(block, LinearRole::down, moe.expert_ffn, std::move(down), E);
+  if (moe.logit_bias) add_bias(block, &BlockVectors::router_bias, {{router + ".bias", E}});
   if (!moe.expert_bias) return;
-  VectorSpec up_bias{&BlockVectors::expert_up_bias, ParameterKind::bias, {}},
-      down_bias{&BlockVectors::expert_down_bias, ParameterKind::bias, {}};
-  for (std::int64_t e = 0; e < E; ++e) {
-    const std::string expert = prefix + ".experts." + std::to_string(e) + ".";
-    up_bias.parts.push_back({expert + "gate_proj.bias", moe.expert_ffn});
-    up_bias.parts.push_back({expert + "up_proj.bias", moe.expert_ffn});
-    down_bias.parts.push_back({expert + "down_proj.bias", c.width});
-  }
-  block.vectors.push_back(std::move(up_bias));
-  block.vectors.push_back(std::move(down_bias));
+  add_bias(block, &BlockVectors::expert_up_bias, std::move(up_bias));
+  add_bias(block, &BlockVectors::expert_down_bias, std::move(down_bias));
+}
+
+/// Adds the norms of a block's halves.
+void add_norms(BlockSpec& block, const ModelConfig& c) {
+  const NormPlace norms = c.block.norms;
+  const bool inputs = norms != NormPlace::after, outputs = norms != NormPlace::before,
+             both = norms == NormPlace::both, glm4 = both && c.block.norm_names == NormNames::glm4,
+             own_norm2 = c.block.residual != Residual::parallel_one_norm;
+  const auto add = [&](bool has, Tensor BlockVectors::*tensor, const char* name) {
+    if (has) block.vectors.push_back({tensor, gain_kind(c), {{name, c.width}}});
+  };
+  const auto add_norm_bias = [&](bool has, Tensor BlockVectors::*tensor, const char* name) {
+    if (has && c.block.norm_bias) add_bias(block, tensor, {{name, c.width}});
+  };
+  add(inputs, &BlockVectors::norm1, "input_layernorm.weight");
+  add_norm_bias(true, &BlockVectors::norm1_bias, "input_layernorm.bias");
+  add(outputs, &BlockVectors::post_norm1,
+      glm4 ? "post_self_attn_layernorm.weight" : "post_attention_layernorm.weight");
+  add(inputs && own_norm2, &BlockVectors::norm2,
+      both && !glm4 ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight");
+  add_norm_bias(own_norm2, &BlockVectors::norm2_bias, "post_attention_layernorm.bias");
+  add(outputs, &BlockVectors::post_norm2,
+      glm4 ? "post_mlp_layernorm.weight" : "post_feedforward_layernorm.weight");
 }
 
 }  // namespace
@@ -98,15 +140,8 @@ std::int64_t BlockSpec::vector_parameters() const { return total_size(vectors); 
 
 BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
   BlockSpec block;
-  if (c.latent)
-    add_latent(block, c);
-  else
-    block.linears = {{LinearRole::qkv,
-                      c.width,
-                      {{"self_attn.q_proj.weight", c.q_width()},
-                       {"self_attn.k_proj.weight", c.kv_width()},
-                       {"self_attn.v_proj.weight", c.kv_width()}}}};
-  block.linears.push_back({LinearRole::o, c.attention_width(), {{"self_attn.o_proj.weight", c.width}}});
+  add_attention(block, c);
+  add_linear(block, LinearRole::o, c.attention_width(), {{"self_attn.o_proj.weight", c.width}});
   if (c.has_experts(layer))
     add_experts(block, c);
   else if (!c.block.gated)
@@ -114,59 +149,29 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
   else
     add_swiglu(block, c.moe.names == ExpertNames::llama4 ? "feed_forward" : "mlp", c.width, c.ffn,
                LinearRole::gate_up, LinearRole::down);
-  const ParameterKind gain = gain_kind(c);
-  const auto add_norm = [&](Tensor BlockVectors::*tensor, const char* name) {
-    block.vectors.push_back({tensor, gain, {{name, c.width}}});
+  add_norms(block, c);
+  const auto add_gain = [&](std::int64_t size, Tensor BlockVectors::*tensor, const char* name) {
+    if (size > 0) block.vectors.push_back({tensor, gain_kind(c), {{name, size}}});
   };
-  const NormPlace norms = c.block.norms;
-  const auto add_norm_bias = [&](Tensor BlockVectors::*tensor, const char* name) {
-    if (c.block.norm_bias) block.vectors.push_back({tensor, ParameterKind::bias, {{name, c.width}}});
-  };
-  const bool glm4 = norms == NormPlace::both && c.block.norm_names == NormNames::glm4;
-  const bool own_norm2 = c.block.residual != Residual::parallel_one_norm;
-  if (norms != NormPlace::after) add_norm(&BlockVectors::norm1, "input_layernorm.weight");
-  add_norm_bias(&BlockVectors::norm1_bias, "input_layernorm.bias");
-  if (norms != NormPlace::before)
-    add_norm(&BlockVectors::post_norm1,
-             glm4 ? "post_self_attn_layernorm.weight" : "post_attention_layernorm.weight");
-  if (norms != NormPlace::after && own_norm2)
-    add_norm(&BlockVectors::norm2, norms == NormPlace::both && !glm4 ? "pre_feedforward_layernorm.weight"
-                                                                     : "post_attention_layernorm.weight");
-  if (own_norm2) add_norm_bias(&BlockVectors::norm2_bias, "post_attention_layernorm.bias");
-  if (norms != NormPlace::before)
-    add_norm(&BlockVectors::post_norm2,
-             glm4 ? "post_mlp_layernorm.weight" : "post_feedforward_layernorm.weight");
-  if (c.qk_norm) {
-    block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", c.q_normed()}}});
-    block.vectors.push_back({&BlockVectors::k_norm, gain, {{"self_attn.k_norm.weight", c.k_normed()}}});
-  }
-  if (c.latent.q_rank > 0)
-    block.vectors.push_back(
-        {&BlockVectors::q_latent_norm, gain, {{"self_attn.q_a_layernorm.weight", c.latent.q_rank}}});
-  if (c.latent)
-    block.vectors.push_back(
-        {&BlockVectors::kv_latent_norm, gain, {{"self_attn.kv_a_layernorm.weight", c.latent.kv_rank}}});
+  add_gain(c.q_normed(), &BlockVectors::q_norm, "self_attn.q_norm.weight");
+  add_gain(c.k_normed(), &BlockVectors::k_norm, "self_attn.k_norm.weight");
+  add_gain(c.latent.q_rank, &BlockVectors::q_latent_norm, "self_attn.q_a_layernorm.weight");
+  add_gain(c.latent.kv_rank, &BlockVectors::kv_latent_norm, "self_attn.kv_a_layernorm.weight");
   if (c.qkv_bias)
-    block.vectors.push_back({&BlockVectors::qkv_bias,
-                             ParameterKind::bias,
-                             {{"self_attn.q_proj.bias", c.q_width()},
-                              {"self_attn.k_proj.bias", c.kv_width()},
-                              {"self_attn.v_proj.bias", c.kv_width()}}});
-  if (c.block.o_bias)
-    block.vectors.push_back(
-        {&BlockVectors::o_bias, ParameterKind::bias, {{"self_attn.o_proj.bias", c.width}}});
-  if (c.block.attention_sinks)
-    block.vectors.push_back({&BlockVectors::sinks, ParameterKind::bias, {{"self_attn.sinks", c.heads}}});
+    add_bias(block, &BlockVectors::qkv_bias,
+             {{"self_attn.q_proj.bias", c.q_width()},
+              {"self_attn.k_proj.bias", c.kv_width()},
+              {"self_attn.v_proj.bias", c.kv_width()}});
+  if (c.block.o_bias) add_bias(block, &BlockVectors::o_bias, {{"self_attn.o_proj.bias", c.width}});
+  if (c.block.attention_sinks) add_bias(block, &BlockVectors::sinks, {{"self_attn.sinks", c.heads}});
   return block;
 }
 
 std::string route_bias_name(const ModelConfig& c, std::int64_t layer) {
-  const ExpertNames names = c.moe.names;
-  return "model.layers." + std::to_string(layer) +
-         (names == ExpertNames::mixtral    ? ".block_sparse_moe"
-          : names == ExpertNames::ernie4_5 ? ".mlp.moe_statics"
-                                           : ".mlp.gate") +
-         ".e_score_correction_bias";
+  const ExpertModules& names = expert_modules(c);
+  const std::string module =
+      *names.route_bias ? std::string(".mlp.") + names.route_bias : ".block_sparse_moe";
+  return "model.layers." + std::to_string(layer) + module + ".e_score_correction_bias";
 }
 
 LinearSpec head_linear(const ModelConfig& c) {

@@ -5,12 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/description.h"
-#include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "kernels/base/standard_input.h"
@@ -18,6 +16,7 @@
 #include "models/config/block.h"
 #include "models/config/config_keys.h"
 #include "models/config/hub_names.h"
+#include "models/config/model_keys.h"
 
 namespace precbench {
 namespace {
@@ -26,92 +25,15 @@ namespace fs = std::filesystem;
 using namespace config_keys;
 using nlohmann::json;
 
-constexpr double kMaxParameters = 1e14;  // more than this means a wrong file
-constexpr std::int64_t kMaxLayers = 65536;  // a step is traced layer by layer
-constexpr EnumNames<QkNormOver, 2> kQkNormOverNames{{"head", "heads"}};
-
-struct FlagKey {
-  const char* key;
-  bool ModelConfig::*member;
-};
-constexpr FlagKey kFlags[] = {
-    {"tied", &ModelConfig::tied}, {"qk_norm", &ModelConfig::qk_norm}, {"qkv_bias", &ModelConfig::qkv_bias}};
-
-struct RealKey {
-  const char* key;
-  double ModelConfig::*member;
-};
-/// Optional lengths in tokens; 0 in the config if absent.
-struct LengthKey {
-  const char* key;
-  std::int64_t ModelConfig::*member;
-};
-constexpr LengthKey kLengths[] = {{"sliding_window", &ModelConfig::sliding_window},
-                                  {"max_positions", &ModelConfig::max_positions},
-                                  {"learned_positions", &ModelConfig::learned_positions}};
-
-constexpr RealKey kReals[] = {{"rope_theta", &ModelConfig::rope_theta}, {"norm_eps", &ModelConfig::norm_eps}};
-
-void require(const ModelConfig& config, const KeyNames& names) {
-  for (const DimensionKey& dimension : kDimensions)
-    if (config.*dimension.member == 0)
-      throw InvalidInput(fmt::format("{}: missing; a model needs it", names(dimension.key)));
-}
-
 /// Both dialects allow kv_heads and head_dim to be absent, and ffn if every block has experts.
 void fill_defaults(ModelConfig& config, const KeyNames& names) {
   if (config.moe && config.moe.in_all_layers()) config.ffn = config.moe.expert_ffn;
   if (config.kv_heads == 0) config.kv_heads = config.heads;
   if (config.head_dim == 0 && config.heads > 0 && config.width > 0) {
     if (config.width % config.heads != 0)
-      throw InvalidInput(fmt::format("{}: missing, and {} {} is not a multiple of {} {}", names("head_dim"),
-                                     names("width"), config.width, names("heads"), config.heads));
+      refuse("{}: missing, and {} {} is not a multiple of {} {}", names("head_dim"), names("width"),
+             config.width, names("heads"), config.heads);
     config.head_dim = config.width / config.heads;
-  }
-}
-
-ModelConfig from_own_keys(const json& object) {
-  std::vector<std::string> known = {"name", "rope_scaling", "cuts", "qk_norm_over"};
-  for (const char* key : moe_key_names()) known.emplace_back(key);
-  for (const char* key : block_key_names()) known.emplace_back(key);
-  for (const auto& entry : kDimensions) known.push_back(entry.key);
-  for (const auto& entry : kFlags) known.push_back(entry.key);
-  for (const auto& entry : kReals) known.push_back(entry.key);
-  for (const auto& entry : kLengths) known.push_back(entry.key);
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const std::string near = nearest(key, known);
-    throw InvalidInput(
-        fmt::format("{}: unknown key{}", key, near.empty() ? "" : "; did you mean " + near + "?"));
-  }
-  ModelConfig config;
-  read(object, "name", config.name);
-  read(object, "cuts", config.cuts);
-  for (const auto& entry : kDimensions) read(object, entry.key, config.*entry.member);
-  for (const auto& entry : kFlags) read(object, entry.key, config.*entry.member);
-  read(object, "qk_norm_over", config.qk_norm_over, kQkNormOverNames);
-  for (const auto& entry : kReals) read(object, entry.key, config.*entry.member);
-  for (const auto& entry : kLengths) read(object, entry.key, config.*entry.member);
-  if (given(object, "rope_scaling")) {
-    const ReadRopeScaling found = rope_scaling_from_json(object.at("rope_scaling"), config.max_positions);
-    if (!found.scaling)
-      throw InvalidInput("rope_scaling: rope_type is default, linear, llama3, yarn or longrope");
-    if (!found.unknown.empty())
-      throw InvalidInput(fmt::format("rope_scaling: {}: unknown key", found.unknown.front()));
-    config.rope_scaling = *found.scaling;
-  }
-  read_moe(object, config);
-  read_block(object, config);
-  config.original_context_only |= config.rope_scaling.kind == RopeScaling::Kind::longrope;
-  return config;
-}
-
-json parse_file(const std::string& path) {
-  const std::string text = read_input(path, kDescriptionLimits.bytes, "--model");
-  try {
-    return parse_strictly<json>(text);
-  } catch (const InvalidInput& error) {
-    throw InvalidInput(fmt::format("{}: {}", name_of_input(path), error.what()));
   }
 }
 
@@ -195,11 +117,10 @@ std::int64_t parameter_count(const ModelConfig& c) {
 ModelConfig cut_to(ModelConfig config, std::int64_t layers) {
   if (layers == 0 || layers == config.layers) return config;
   if (layers > config.layers)
-    throw InvalidInput(fmt::format("{} has {}, not {}", config.name, plural(config.layers, "layer"), layers));
+    refuse("{} has {}, not {}", config.name, plural(config.layers, "layer"), layers);
   if (config.moe)
     if (const std::int64_t dense = config.layers_with_experts().front(); layers <= dense)
-      throw InvalidInput(
-          fmt::format("{} begins with {} without experts: take more", config.name, plural(dense, "layer")));
+      refuse("{} begins with {} without experts: take more", config.name, plural(dense, "layer"));
   config.name += fmt::format("-{}-layers", layers);
   config.cuts += fmt::format("{}{} of {} layers", config.cuts.empty() ? "" : "; ", layers, config.layers);
   config.layers = layers;
@@ -213,92 +134,21 @@ ModelConfig cut_to(ModelConfig config, std::int64_t layers) {
   return config;
 }
 
-namespace {
-
-void validate(const ModelConfig& config, const KeyNames& names) {
-  for (const auto& entry : kDimensions) {
-    const std::int64_t value = config.*entry.member;
-    if (value < 1 || value > kMaxDimension)
-      throw InvalidInput(
-          fmt::format("{}: must be from 1 to {}, got {}", names(entry.key), kMaxDimension, value));
-  }
-  if (config.layers > kMaxLayers)
-    throw InvalidInput(
-        fmt::format("{}: must be from 1 to {}, got {}", names("layers"), kMaxLayers, config.layers));
-  if (config.heads % config.kv_heads != 0)
-    throw InvalidInput(fmt::format("{}: {} is not a multiple of {} {}", names("heads"), config.heads,
-                                   names("kv_heads"), config.kv_heads));
-  if (config.qkv_bias && config.norms_all_heads())
-    throw InvalidInput("qkv_bias: not supported together with a qk_norm over all heads");
-  if (config.qk_norm_over != QkNormOver::head && !config.qk_norm)
-    throw InvalidInput("qk_norm_over: the model has no qk_norm");
-  if (config.head_dim % 2 != 0 && !config.latent)
-    throw InvalidInput(fmt::format("{}: {} is odd; RoPE rotates pairs", names("head_dim"), config.head_dim));
-  for (const auto& entry : kReals) {
-    const double value = config.*entry.member;
-    if (!std::isfinite(value) || value <= 0)
-      throw InvalidInput(fmt::format("{}: must be a positive number, got {}", names(entry.key), value));
-  }
-  validate_moe(config, names);
-  validate_block(config, names);
-  // In floating point, because the integer product could overflow.
-  const double width = static_cast<double>(config.width),
-               experts = static_cast<double>(config.moe.rule.experts);
-  const LatentAttention& latent = config.latent;
-  const double heads =
-      static_cast<double>(config.heads) * static_cast<double>(config.head_dim + latent.v_dim);
-  const double of_latents =
-      static_cast<double>(latent.q_rank + latent.kv_rank) * (1 + heads / static_cast<double>(config.width));
-  const double linears = 2.0 * static_cast<double>(config.q_width() + config.kv_width()) + of_latents +
-                         3.0 * static_cast<double>(config.ffn) +
-                         experts * (1 + 3.0 * static_cast<double>(config.moe.expert_ffn)) +
-                         3.0 * static_cast<double>(config.moe.shared_ffn);
-  const double parameters =
-      width * (static_cast<double>(config.layers) * linears + 2.0 * static_cast<double>(config.vocab) +
-               static_cast<double>(config.learned_positions));
-  if (parameters > kMaxParameters) {
-    std::string keys = fmt::format("{}, {}, {}", names("layers"), names("width"), names("ffn"));
-    if (config.moe) keys += ", " + names("experts");
-    throw InvalidInput(fmt::format("{}: {:.1e} parameters are more than any model has", keys, parameters));
-  }
-}
-
-}  // namespace
-
-void validate(const ModelConfig& config) { validate(config, KeyNames()); }
-
 ModelConfig model_from_json(const json& object) {
-  if (!object.is_object()) throw InvalidInput(fmt::format("a model is a JSON object, got {}", shown(object)));
+  if (!object.is_object()) refuse("a model is a JSON object, got {}", shown(object));
   const auto contains = [&](const char* key) { return object.contains(key); };
   const bool hugging_face = contains("model_type") || contains("architectures") || contains("hidden_size") ||
                             std::any_of(std::begin(kTextConfigs), std::end(kTextConfigs), contains);
   const TextConfig text = hugging_face ? text_config_of(object) : TextConfig{};
   ModelConfig config = hugging_face ? from_hugging_face(text.object) : from_own_keys(object);
-  if (text.tensors != TensorFusion::none) config.block.fusion = text.tensors;
-  config.block.qk_norm_after_rope |= text.qk_norm_after_rope;
+  read_own_keys(text.model, config);
   config.not_modelled.insert(config.not_modelled.end(), text.warnings.begin(), text.warnings.end());
-  const KeyNames names = hugging_face ? KeyNames::of_hugging_face(text.object) : KeyNames();
+  const KeyNames names = hugging_face ? hugging_face_names(text.object) : KeyNames();
   fill_defaults(config, names);
   validate_moe(config, names);  // first, because a missing ffn may be due to wrong MoE keys
-  require(config, names);
+  require_dimensions(config, names);
   validate(config, names);
   return config;
-}
-
-json model_to_json(const ModelConfig& config) {
-  json object = {{"name", config.name}};
-  for (const auto& entry : kDimensions) object[entry.key] = config.*entry.member;
-  for (const auto& entry : kFlags) object[entry.key] = config.*entry.member;
-  if (config.norms_all_heads()) object["qk_norm_over"] = kQkNormOverNames.of(config.qk_norm_over);
-  for (const auto& entry : kReals) object[entry.key] = config.*entry.member;
-  for (const auto& entry : kLengths)
-    if (config.*entry.member != 0) object[entry.key] = config.*entry.member;
-  if (config.rope_scaling.kind != RopeScaling::Kind::none)
-    object["rope_scaling"] = rope_scaling_to_json(config.rope_scaling);
-  if (config.moe) object.update(moe_to_json(config.moe));
-  object.update(block_to_json(config));
-  if (!config.cuts.empty()) object["cuts"] = config.cuts;
-  return object;
 }
 
 namespace {
@@ -329,13 +179,13 @@ std::vector<std::string> configs_in(const fs::path& folder) {
 }
 
 ModelConfig model_of_file(const std::string& path) {
-  const json object = parse_file(path);
+  const std::string text = read_input(path, kDescriptionLimits.bytes, "--model");
   try {
-    ModelConfig config = model_from_json(object);
+    ModelConfig config = model_from_json(parse_strictly<json>(text));
     if (config.name.empty()) config.name = name_of_file(path);
     return config;
   } catch (const InvalidInput& error) {
-    throw InvalidInput(fmt::format("{}: {}", name_of_input(path), error.what()));
+    refuse("{}: {}", name_of_input(path), error.what());
   }
 }
 
@@ -352,9 +202,8 @@ ModelConfig model_of_folder(const std::string& folder) {
   std::error_code error;
   if (fs::is_regular_file(name_or_path, error)) {
     const std::vector<std::string> configs = configs_in(fs::path(name_or_path).parent_path());
-    throw InvalidInput(
-        fmt::format("{}: the name of a model's file ends in .json{}", name_or_path,
-                    configs.empty() ? "" : fmt::format("; did you mean {}?", configs.front())));
+    refuse("{}: the name of a model's file ends in .json{}", name_or_path,
+           configs.empty() ? "" : fmt::format("; did you mean {}?", configs.front()));
   }
   throw InvalidInput(unknown_model(name_or_path));
 }

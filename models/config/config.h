@@ -60,22 +60,6 @@ enum class NormKind : std::uint8_t { rms, layer };
 /// Inputs of a block's halves: the second reads the sum of the stream and the first (Llama), or both read the
 /// stream, each through a norm of its own (GPT-NeoX) or through the same one (Phi-2, GPT-J, Command R).
 enum class Residual : std::uint8_t { sequential, parallel, parallel_one_norm };
-/// Tensors of a checkpoint: one for each of q, k, v, gate and up, or qkv_proj and gate_up_proj (Phi-3), or
-/// gate_up_proj alone (GLM), or an MLP called shared_mlp (Granite 4.0), or those of another family under its own names.
-enum class TensorFusion : std::uint8_t {
-  none,
-  qkv_and_gate_up,
-  gate_up,
-  granite_hybrid,
-  gpt2,
-  gpt_bigcode,
-  gptj,
-  gpt_neox,
-  phi,
-  starcoder2,
-  exaone,
-  hunyuan
-};
 /// Names of norms on inputs and outputs of halves (NormPlace::both): Gemma 2's or GLM-4's.
 enum class NormNames : std::uint8_t { gemma, glm4 };
 /// Order of a head's rotated elements in checkpoints: element i pairs with i + rotary_dim / 2 (Llama), or 2 i with
@@ -103,7 +87,8 @@ struct BlockForm {
   double residual_scale = 1;                           ///< factor of each half's output (Granite)
   double attention_scale = 0;                          ///< factor of the scores; 0: 1 / sqrt(head_dim)
   std::vector<std::int64_t> layers_without_rope = {};  ///< ascending (SmolLM3)
-  TensorFusion fusion = TensorFusion::none;
+  std::string tensors =
+      "none";  ///< layout of its checkpoints (tensor_layout.h); "none": a tensor for each parameter
   NormNames norm_names = NormNames::gemma;
   std::int64_t rotary_dim = 0;  ///< elements of a head that RoPE rotates, even, from the first on; 0: all
   RopePairs rope_pairs = RopePairs::halves;
@@ -235,12 +220,8 @@ const std::vector<ModelConfig>& model_presets();
 /// nearest preset or a folder's config.json, or names the file and its bad field.
 ModelConfig find_model(const std::string& name_or_path);
 
-/// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of
-/// model_type llama, mistral, ministral3, qwen2, qwen3, smollm3, granite, olmo2, olmo3, phi3, gemma, gemma2,
-/// gemma3_text, glm, glm4, ernie4_5, exaone4, gpt2, gpt_bigcode, gptj, gpt_neox, phi, starcoder2, stablelm, nemotron,
-/// cohere, cohere2, mixtral, qwen2_moe, qwen3_moe, olmoe, deepseek, deepseek_v2, deepseek_v3, kimi_k2, glm4_moe,
-/// minimax_m2, ernie4_5_moe, gpt_oss, cwm or llama4_text, or one that is translated into these
-/// (hugging_face_translation.cpp); of a multimodal model its text_config, llm_config or language_config.
+/// Reads and validates a model: our own keys (those of model_to_json), or a Hugging Face config.json of a model_type
+/// in families.json; of a multimodal model its text_config, llm_config or language_config.
 ///   own keys      layers, width, ffn, heads and vocab are required; kv_heads defaults to heads, head_dim to
 ///                 width / heads, the rest as in ModelConfig
 ///   config.json   absent keys have the model_type's defaults; aliases that transformers accepts are read

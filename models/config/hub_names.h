@@ -10,8 +10,8 @@ namespace precbench {
 /// A repository on the Hugging Face hub and the preset with the values of its config.json. Where the preset
 /// has `cuts`, it is a different model, and the repository's name does not stand for it.
 struct HubName {
-  const char* repository;
-  const char* preset;
+  std::string repository;
+  std::string preset;
 };
 const std::vector<HubName>& hub_names();
 
