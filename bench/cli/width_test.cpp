@@ -138,19 +138,3 @@ TEST_CASE("help: commands in examples that are broken have a backslash where the
   CHECK(contains(joined,
                  " precbench sweep --model llama3.2-1b --recipe bf16,tensorwise,blockwise --seq 2048-8192*2 --batch"));
 }
-
-TEST_CASE("help man: the source has short lines", "[cli][help][width]") {
-  for (const std::string& line : printed_lines(precbench_prints("help man", 200).text)) {
-    std::string shown;  // as troff prints it
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      if (line[i] == '\\' && i + 1 < line.size()) {
-        i += line[i + 1] == 'f' ? 2 : line[i + 1] == '&' ? 1 : 0;
-        if (line[i] == 'B' || line[i] == 'I' || line[i] == 'R' || line[i] == '&') continue;
-        ++i;
-      }
-      shown += line[i];
-    }
-    INFO(line);
-    CHECK(shown.size() <= 80);
-  }
-}
