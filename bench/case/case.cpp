@@ -181,7 +181,7 @@ std::vector<Field> make_fields() {
           .also("lm_head"),
       text("keep_bf16", kPrecision,
            "linear layers kept in BF16: first:N,last:N (blocks), block:N, block:N.ROLE, qkv, o, "
-           "gate_up, down, head, q, k, v, qkv_apart, first_linear, last_linear, min_in:N, min_out:N, "
+           "gate_up, down, head, q, k, v, split_qkv, first_linear, last_linear, min_in:N, min_out:N, "
            "torchao_auto; none: not even the recipe's own",
            &Case::keep_bf16, kSingle, defined)
           .checked([](const std::string& text) { parse_keep_bf16(text); }),

@@ -74,17 +74,17 @@ HealthLines lines_of(const std::vector<Verification>& kept, const MachineFacts& 
   return lines;
 }
 
-std::vector<Patient> patients_of(const DoctorCommand& command, const MachineFacts& facts) {
+std::vector<DeviceToCheck> gpus_to_check(const DoctorCommand& command, const MachineFacts& facts) {
   if (command.device == "cpu") return {{checked_cpu(), {}}};
   if (command.gpu >= std::ssize(facts.gpus))
     throw InvalidInput(
         fmt::format("doctor: there is no GPU {}: {}", command.gpu,
                     facts.gpus.empty() ? facts.visible.reason : fmt::format("{} usable", facts.gpus.size())));
-  std::vector<Patient> patients;
+  std::vector<DeviceToCheck> devices;
   for (const GpuFacts& gpu : facts.gpus)
     if (command.gpu < 0 || command.gpu == gpu.properties.ordinal)
-      patients.push_back({checked_gpu(gpu.properties.ordinal), verified_machine(gpu.properties)});
-  return patients;
+      devices.push_back({checked_gpu(gpu.properties.ordinal), verified_machine(gpu.properties)});
+  return devices;
 }
 
 /// Checks the collectives of all GPUs, or of two ranks on the CPU.
@@ -138,7 +138,7 @@ void trust(const MachineFacts& facts, std::vector<Verification>& kept) {
 }
 
 Diagnosis examine(const DoctorCommand& command, const MachineFacts& facts,
-                  const std::vector<Patient>& patients) {
+                  const std::vector<DeviceToCheck>& devices) {
   PathCheckOptions options{.quick = command.quick};
   if (!command.model.empty()) options.model = find_model(command.model);
   const InterruptGuard guard;
@@ -148,9 +148,9 @@ Diagnosis examine(const DoctorCommand& command, const MachineFacts& facts,
     const std::string now = path.substr(0, path.find(' '));
     if (std::exchange(kind, now) != now) log_line(fmt::format("doctor: {} ...", now));
   };
-  Diagnosis diagnosis = diagnose(patients, options);
+  Diagnosis diagnosis = diagnose(devices, options);
   check_links(command, facts, diagnosis);
-  if (patients.empty()) {
+  if (devices.empty()) {
     diagnosis.complete = false;
     diagnosis.lines.push_back({Health::unknown, "native paths", "not judged: " + facts.visible.reason});
   }
@@ -168,14 +168,14 @@ std::string text_of(const checks::Findings& findings) {
 
 }  // namespace
 
-Diagnosis diagnose(const std::vector<Patient>& patients, const PathCheckOptions& options) {
+Diagnosis diagnose(const std::vector<DeviceToCheck>& devices, const PathCheckOptions& options) {
   Diagnosis diagnosis;
   std::map<VerifiedMachine, checks::Findings> by_machine;  // several GPUs may be of one kind
-  for (const Patient& patient : patients) {
-    PathCheckResult result = run_checks(patient.device, options);
-    const HealthLines lines = summary_of(patient.device.name, result);
+  for (const DeviceToCheck& one : devices) {
+    PathCheckResult result = run_checks(one.device, options);
+    const HealthLines lines = summary_of(one.device.name, result);
     diagnosis.lines.insert(diagnosis.lines.end(), lines.begin(), lines.end());
-    if (!patient.machine.empty()) append(by_machine[patient.machine], result.findings);
+    if (!one.machine.empty()) append(by_machine[one.machine], result.findings);
     append(diagnosis.findings, std::move(result.findings));
     if (options.stop()) {
       diagnosis.complete = false;
@@ -276,9 +276,9 @@ int doctor(const DoctorCommand& command) {
     print(command.share ? share_text(facts, lines, kept) : to_text(lines, plain_screen(STDOUT_FILENO)));
     return has_failure(lines) ? kDoctorDisagrees : kDoctorAgrees;
   }
-  const std::vector<Patient> patients = patients_of(command, facts);
+  const std::vector<DeviceToCheck> devices = gpus_to_check(command, facts);
   if (!command.share) print(to_text(lines, plain_screen(STDOUT_FILENO)));
-  const Diagnosis diagnosis = examine(command, facts, patients);
+  const Diagnosis diagnosis = examine(command, facts, devices);
   if (command.verbose) print(text_of(diagnosis.findings));
   HealthLines judged = diagnosis.lines;
   for (const Verification& verification : diagnosis.verifications) judged.push_back(line_of(verification));

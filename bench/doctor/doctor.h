@@ -30,7 +30,7 @@ inline constexpr int kDoctorUnjudged = 3;   ///< interrupted, or there is no GPU
 int doctor(const DoctorCommand& command);
 
 /// A device to check, and the machine for which its verdicts are kept; empty: they are not kept.
-struct Patient {
+struct DeviceToCheck {
   CheckedDevice device;
   VerifiedMachine machine;
 };
@@ -42,7 +42,7 @@ struct Diagnosis {
   bool complete = true;                     ///< not interrupted
 };
 /// Checks every device in turn and keeps the verdicts. Verdicts on paths that were not judged this time stay.
-Diagnosis diagnose(const std::vector<Patient>& patients, const PathCheckOptions& options);
+Diagnosis diagnose(const std::vector<DeviceToCheck>& devices, const PathCheckOptions& options);
 
 /// Returns at most 2,000 bytes of plain text for an issue.
 std::string share_text(const MachineFacts& facts, const HealthLines& lines,

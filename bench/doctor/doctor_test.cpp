@@ -28,7 +28,7 @@ GpuProperties made_up_gpu() {
 }
 
 /// A GPU that runs everything natively as the CPU does, but for a fault.
-std::vector<Patient> patient_with(std::optional<Fault> fault) {
+std::vector<DeviceToCheck> device_with(std::optional<Fault> fault) {
   const auto open = [fault](const GpuOptions&) { return std::make_unique<FaultyDevice>(fault); };
   return {{{"GPU 0", open, {"cublaslt"}, {"own"}}, verified_machine(made_up_gpu())}};
 }
@@ -49,7 +49,7 @@ std::string text_of(const HealthLines& lines) { return to_text(lines, {400, true
 
 TEST_CASE("diagnose: a device without a fault agrees in every path and is kept as verified", "[doctor]") {
   const CacheFolder cache;
-  const Diagnosis diagnosis = diagnose(patient_with({}), few());
+  const Diagnosis diagnosis = diagnose(device_with({}), few());
   INFO(text_of(diagnosis.lines));
   CHECK(diagnosis.complete);
   for (const HealthLine& line : diagnosis.lines) CHECK(line.health == Health::ok);
@@ -71,7 +71,7 @@ TEST_CASE("diagnose: a fault in one GEMM role is found and demotes that path unt
   const CacheFolder cache;
   Fault fault{OpKind::matmul};
   fault.role = GemmRole::wgrad;
-  const Diagnosis diagnosis = diagnose(patient_with(fault), few());
+  const Diagnosis diagnosis = diagnose(device_with(fault), few());
   INFO(text_of(diagnosis.lines));
   CHECK(std::any_of(diagnosis.lines.begin(), diagnosis.lines.end(), [](const HealthLine& line) {
     return line.health == Health::fail && line.subject == "GPU 0 gemm" &&
@@ -87,7 +87,7 @@ TEST_CASE("diagnose: a fault in one GEMM role is found and demotes that path unt
   trusted.trusted = true;
   CHECK(without_demoted({}, &trusted).demoted.empty());
   // A later run without the fault lifts it.
-  diagnose(patient_with({}), few());
+  diagnose(device_with({}), few());
   CHECK(wrong_paths(read_verification(kept.machine).value()).empty());
 }
 
@@ -97,17 +97,17 @@ TEST_CASE("diagnose: a fault in a quantizer or in attention or in an op of the s
   const QuantFormat row = quantizer_format(find_recipe("rowwise").fprop.a);
   Fault of_row{OpKind::quantize, Place::row_code};
   of_row.format = row;
-  Verification kept = diagnose(patient_with(of_row), few()).verifications.at(0);
+  Verification kept = diagnose(device_with(of_row), few()).verifications.at(0);
   CHECK(wrong_paths(kept).contains(quantizer_path(row)));
   CHECK_FALSE(demoted_reason(demoted_paths(kept), find_recipe("rowwise").fprop, GemmRole::fprop).empty());
   CHECK(demoted_reason(demoted_paths(kept), find_recipe("mxfp8").fprop, GemmRole::fprop).empty());
 
-  kept = diagnose(patient_with(Fault{OpKind::attention}), few()).verifications.at(0);
+  kept = diagnose(device_with(Fault{OpKind::attention}), few()).verifications.at(0);
   CHECK(wrong_paths(kept).contains("attention own"));
   CHECK(demoted_paths(kept).contains(kEveryGemm));
 
   // RoPE has no check of its own: whole steps find it.
-  const Diagnosis diagnosis = diagnose(patient_with(Fault{OpKind::rope, Place::value, Extent::row}), few());
+  const Diagnosis diagnosis = diagnose(device_with(Fault{OpKind::rope, Place::value, Extent::row}), few());
   kept = diagnosis.verifications.at(0);
   CHECK(wrong_paths(kept).contains("step bf16"));
   CHECK(wrong_paths(kept).contains(gemm_path({}, GemmRole::fprop)));
@@ -121,7 +121,7 @@ TEST_CASE("diagnose: shapes of a model are checked too", "[doctor]") {
   PathCheckOptions options = few();
   options.recipes = {find_recipe("bf16")};
   options.model = model;
-  const Diagnosis diagnosis = diagnose(patient_with({}), options);
+  const Diagnosis diagnosis = diagnose(device_with({}), options);
   INFO(text_of(diagnosis.lines));
   for (const checks::Finding& finding : diagnosis.findings) {
     CHECK(finding.agrees);
@@ -135,7 +135,7 @@ TEST_CASE("diagnose: an interrupt ends with what has been judged so far", "[doct
   int left = 7;
   PathCheckOptions options = few();
   options.stop = [&] { return left-- <= 0; };
-  const Diagnosis diagnosis = diagnose(patient_with({}), options);
+  const Diagnosis diagnosis = diagnose(device_with({}), options);
   CHECK_FALSE(diagnosis.complete);
   CHECK(diagnosis.findings.size() == 7);
   CHECK(text_of(diagnosis.lines).find("interrupted before") != std::string::npos);
@@ -147,12 +147,12 @@ TEST_CASE("diagnose: an interrupt ends with what has been judged so far", "[doct
 TEST_CASE("diagnose: an error of the device is a failure of the path that had it", "[doctor]") {
   const CacheFolder cache;
   int opened = 0;
-  std::vector<Patient> patients = patient_with({});
-  patients[0].device.open = [&](const GpuOptions&) -> std::unique_ptr<Device> {
+  std::vector<DeviceToCheck> devices = device_with({});
+  devices[0].device.open = [&](const GpuOptions&) -> std::unique_ptr<Device> {
     if (opened++ > 1) throw std::runtime_error("CUDA error 700");
     return std::make_unique<FaultyDevice>();
   };
-  const Diagnosis diagnosis = diagnose(patients, few());
+  const Diagnosis diagnosis = diagnose(devices, few());
   const std::string text = text_of(diagnosis.lines);
   INFO(text);
   CHECK(text.find("CUDA error 700") != std::string::npos);

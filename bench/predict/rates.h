@@ -57,8 +57,7 @@ RateClass rate_class_of(const OpCost& op);
 /// Standard deviation of the logarithm of predicted over measured times, for all ops of a class in a step.
 struct RateErrors {
   std::array<double, kRateClasses> by_class{};  ///< rates of other families of the same GPU
-  /// With the fractions of other formats: FP8 GEMMs at BF16's. By so much a rate borrowed from
-  /// another GPU may be wrong.
+  /// With the fractions of other formats (FP8 GEMMs at BF16's): estimated error of a rate borrowed from another GPU.
   std::array<double, kRateClasses> borrowed{};
   double step = 0;  ///< of whole steps of equal cases: boards, sessions
 };

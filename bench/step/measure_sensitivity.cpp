@@ -55,10 +55,10 @@ std::vector<Batches> measure(Rank& rank, const Plan& plan, const DataSource& dat
 }
 
 /// Returns the loss minus BF16's, by batch.
-std::vector<double> prices_of(const Batches& batches) {
-  std::vector<double> prices;
-  for (const BatchFidelity& batch : batches) prices.push_back(batch.loss - batch.bf16_loss);
-  return prices;
+std::vector<double> loss_gaps_of(const Batches& batches) {
+  std::vector<double> gaps;
+  for (const BatchFidelity& batch : batches) gaps.push_back(batch.loss - batch.bf16_loss);
+  return gaps;
 }
 
 std::vector<double> differences(std::vector<double> a, const std::vector<double>& b) {
@@ -68,7 +68,7 @@ std::vector<double> differences(std::vector<double> a, const std::vector<double>
 
 void add(SensitivityRecord& record, const Layout& layout, const Cells& cells,
          const std::vector<Batches>& results) {
-  const std::vector<double> whole = prices_of(results.front());
+  const std::vector<double> whole = loss_gaps_of(results.front());
   for (std::size_t i = 0; i < cells.size(); ++i) {
     const SensitivityCell& cell = cells[i];
     const Fidelity fidelity = summarize("none", layout, results[i]);
@@ -76,7 +76,7 @@ void add(SensitivityRecord& record, const Layout& layout, const Cells& cells,
                    cell.name.kind,
                    cell.name.part,
                    fidelity.loss_difference,
-                   interval_of(differences(whole, prices_of(results[i]))),
+                   interval_of(differences(whole, loss_gaps_of(results[i]))),
                    fidelity.whole,
                    cell.kept_flops,
                    cell.keep_bf16};
@@ -93,7 +93,7 @@ bool is_summand(const SensitivityCell& cell) {
 
 /// Adds the sums of each group's parts, paired by batch.
 void add_sums(SensitivityRecord& record, const Cells& cells, const std::vector<Batches>& results) {
-  const std::vector<double> whole = prices_of(results.front());
+  const std::vector<double> whole = loss_gaps_of(results.front());
   for (const char* group : {"gemms", "operands", "roles", "blocks", "linears"})
     for (const CellKind kind : {CellKind::alone, CellKind::kept}) {
       std::vector<double> sum(whole.size());
@@ -101,9 +101,9 @@ void add_sums(SensitivityRecord& record, const Cells& cells, const std::vector<B
       for (std::size_t i = 0; i < cells.size(); ++i) {
         if (cells[i].name.group != group || cells[i].name.kind != kind || !is_summand(cells[i])) continue;
         any = true;
-        const std::vector<double> prices = prices_of(results[i]);
+        const std::vector<double> gaps = loss_gaps_of(results[i]);
         for (std::size_t b = 0; b < sum.size(); ++b)
-          sum[b] += kind == CellKind::alone ? prices[b] : whole[b] - prices[b];
+          sum[b] += kind == CellKind::alone ? gaps[b] : whole[b] - gaps[b];
       }
       if (any) record.sums.push_back({group, kind, interval_of(sum), interval_of(differences(sum, whole))});
     }
@@ -112,7 +112,7 @@ void add_sums(SensitivityRecord& record, const Cells& cells, const std::vector<B
 /// Returns sets of the cells that recovered some loss, ranked once by loss and once by loss per FLOP. Losses
 /// are the same on every rank, so all ranks choose the same sets.
 Cells best_sets(const Plan& plan, const Cells& cells, const std::vector<Batches>& results) {
-  const double whole = mean_and_spread(prices_of(results.front())).mean;
+  const double whole = mean_and_spread(loss_gaps_of(results.front())).mean;
   struct Candidate {
     const SensitivityCell* cell;
     double bought, per_flop;
@@ -120,7 +120,7 @@ Cells best_sets(const Plan& plan, const Cells& cells, const std::vector<Batches>
   std::vector<Candidate> ranked;
   for (const SensitivityCell* cell : candidates_of(cells)) {
     const double bought =
-        whole - mean_and_spread(prices_of(results[static_cast<std::size_t>(cell - cells.data())])).mean;
+        whole - mean_and_spread(loss_gaps_of(results[static_cast<std::size_t>(cell - cells.data())])).mean;
     if (bought > 0 && cell->kept_flops.value_or(0) > 0)
       ranked.push_back({cell, bought, bought / *cell->kept_flops});
   }

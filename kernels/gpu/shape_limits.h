@@ -23,7 +23,7 @@ inline std::optional<std::string> width_unsupported_reason(std::int64_t width) {
 inline constexpr int kPairOfVectors = 16;  ///< elements of a head that a thread rotates (rope.cu)
 
 /// Returns the threads of a block that rotates a row of queries or keys, in whole warps.
-constexpr std::int64_t threads_to_turn(std::int64_t width) { return (width / kPairOfVectors + 31) / 32 * 32; }
+constexpr std::int64_t rope_threads(std::int64_t width) { return (width / kPairOfVectors + 31) / 32 * 32; }
 
 /// Returns why RoPE does not support heads of this size, with their norms if any; null if it does.
 /// `q_normed`, `k_normed`: elements that QK-norm normalizes together, of a head or of all heads; 0: no norm.
@@ -32,7 +32,7 @@ inline std::optional<std::string> heads_unsupported_reason(std::int64_t head_dim
   if (head_dim % 16 != 0)
     return "the CUDA device needs head_dim to be a multiple of 16, not " + std::to_string(head_dim);
   if (q_normed > head_dim) {
-    if (threads_to_turn(q_normed) + threads_to_turn(k_normed) > kMostThreads)
+    if (rope_threads(q_normed) + rope_threads(k_normed) > kMostThreads)
       return "QK-norm over all heads on the CUDA device takes queries and keys of, together, at most " +
              std::to_string(kMostThreads * kPairOfVectors) + ", not " + std::to_string(q_normed) + " and " +
              std::to_string(k_normed);

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kNothing = "none";
 constexpr const char* kKeepWords =
     "first:N, last:N, qkv, o, gate_up, down, head, q, k, v, block:N, block:N.ROLE, first_linear, last_linear, min_in:N, min_out:N, "
-    "torchao_auto, qkv_apart";
+    "torchao_auto, split_qkv";
 
 /// Returns a role's name in a selection, where lm_head is "head".
 const char* word_of(LinearRole role) { return role == LinearRole::head ? "head" : name_of(role); }
@@ -73,7 +73,8 @@ bool add_word(KeepBf16& keep, const std::string& word) {
   if (word == "last_linear") return once(keep.roles[static_cast<int>(LinearRole::head)]);
   if (word == "first_linear") return once(keep.first_linear);
   if (word == "torchao_auto") return once(keep.small);
-  if (word == "qkv_apart") return once(keep.apart);
+  // Records and ids have the older name.
+  if (word == "split_qkv" || word == "qkv_apart") return once(keep.apart);
   if (constexpr std::string_view kBlock = "block:"; word.starts_with(kBlock)) {
     const auto block = block_in(std::string_view(word).substr(kBlock.size()));
     if (!block || std::count(keep.blocks.begin(), keep.blocks.end(), *block) > 0) return false;

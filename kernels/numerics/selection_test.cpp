@@ -38,6 +38,7 @@ TEST_CASE("parse_keep_bf16: words are read and written back", "[selection]") {
   CHECK(again("down,qkv,first_linear,torchao_auto") == "qkv,down,first_linear,torchao_auto");
   CHECK(again("min_out:512,min_in:64,o") == "o,min_in:64,min_out:512");
   CHECK(again("last_linear") == "head");
+  CHECK(again("split_qkv") == "qkv_apart");
   for (const char* bad : {"first",
                           "first:",
                           "first:x",
@@ -55,6 +56,7 @@ TEST_CASE("parse_keep_bf16: words are read and written back", "[selection]") {
                           "o,o",
                           "k,k",
                           "qkv_apart,qkv_apart",
+                          "split_qkv,qkv_apart",
                           "head,last_linear",
                           "none,o",
                           "min_in:",

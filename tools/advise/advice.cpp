@@ -12,26 +12,27 @@
 namespace precbench {
 namespace {
 
-AdviceRow row_of(const SpeedRow& speed, const LossPrices& prices, const Advice& advice) {
+AdviceRow row_of(const SpeedRow& speed, const ExpectedGaps& expected, const Advice& advice) {
   AdviceRow row{speed};
   if (speed.is_bf16()) {
     row.eligible = speed.fits;
     return row;
   }
-  row.price = prices.at(speed.recipe, advice.run, advice.horizon);
+  row.expected = expected.at(speed.recipe, advice.run, advice.horizon);
   row.failure = known_failure(speed.recipe);
-  row.diverged = prices.diverged(speed.recipe);
+  row.diverged = expected.diverged(speed.recipe);
   if (speed.speedup && speed.speedup->low > 0) {
     row.break_even = break_even_interval(*speed.speedup, advice.slope.slope);
-    if (row.price) row.equal_loss = equal_loss_speedup(*speed.speedup, row.price->gap, advice.slope.slope);
+    if (row.expected)
+      row.equal_loss = equal_loss_speedup(*speed.speedup, row.expected->gap, advice.slope.slope);
   }
   row.eligible = speed.fits && row.equal_loss && !row.failure && !row.diverged;
   return row;
 }
 
-/// Returns true if the price comes from a study of this model, or the recipe was studied on models of kYoungestLawAge
+/// Returns true if the loss gap comes from a study of this model, or the recipe was studied on models of kYoungestLawAge
 /// and older.
-bool is_trained(const AdviceRow& row) { return row.price->measured || row.price->models > 0; }
+bool is_trained(const AdviceRow& row) { return row.expected->measured || row.expected->models > 0; }
 
 std::size_t first_that_fits(const Advice& advice) {
   const auto first = std::find_if(advice.rows.begin(), advice.rows.end(), [](const AdviceRow& row) {
@@ -43,8 +44,8 @@ std::size_t first_that_fits(const Advice& advice) {
 /// Returns true if a recipe that fits has a speed, but no evidence of its loss.
 bool has_unproven(const Advice& advice) {
   return std::any_of(advice.rows.begin(), advice.rows.end(), [](const AdviceRow& row) {
-    return !row.speed.is_bf16() && row.speed.fits && row.speed.tokens_per_s && !row.price && !row.failure &&
-           !row.diverged;
+    return !row.speed.is_bf16() && row.speed.fits && row.speed.tokens_per_s && !row.expected &&
+           !row.failure && !row.diverged;
   });
 }
 
@@ -88,7 +89,7 @@ std::optional<Change> first_change(const std::string& own, double tokens, bool l
 }
 
 /// Makes the choice for one number of tokens.
-Advice choose(const SpeedTable& speeds, const LossPrices& prices, const PlannedRun& run, double horizon,
+Advice choose(const SpeedTable& speeds, const ExpectedGaps& expected, const PlannedRun& run, double horizon,
               const std::optional<HorizonSlope>& slope) {
   Advice advice;
   advice.speeds = speeds;
@@ -96,9 +97,9 @@ Advice choose(const SpeedTable& speeds, const LossPrices& prices, const PlannedR
   advice.horizon = horizon;
   if (run.parameters > 0) advice.loss = kBesiroglu2024.loss(run.parameters, horizon);
   advice.slope = slope ? *slope : slope_of_law(kBesiroglu2024, horizon);
-  for (const SpeedRow& speed : speeds.rows) advice.rows.push_back(row_of(speed, prices, advice));
+  for (const SpeedRow& speed : speeds.rows) advice.rows.push_back(row_of(speed, expected, advice));
   const bool any_trained = std::any_of(advice.rows.begin(), advice.rows.end(), [](const AdviceRow& row) {
-    return row.eligible && row.price && is_trained(row);
+    return row.eligible && row.expected && is_trained(row);
   });
   std::optional<std::size_t> bf16;
   bool any_fits = false;
@@ -126,12 +127,12 @@ Advice choose(const SpeedTable& speeds, const LossPrices& prices, const PlannedR
 }
 
 /// Adds the numbers of tokens at which the answer changes, and the answer in the other deployment.
-void find_other_answers(Advice& advice, const SpeedTable& speeds, const LossPrices& prices,
+void find_other_answers(Advice& advice, const SpeedTable& speeds, const ExpectedGaps& expected,
                         const std::optional<HorizonSlope>& slope) {
   if (!advice.pick || speeds.part == TrainedPart::lora) return;
   const std::string own = recommended(advice);
   const auto answer = [&](double tokens, const PlannedRun& run) {
-    return recommended(choose(speeds, prices, run, tokens, slope));
+    return recommended(choose(speeds, expected, run, tokens, slope));
   };
   // The reader's own runs give the slope at one horizon alone.
   if (!slope)
@@ -182,19 +183,19 @@ std::string recommended(const Advice& advice) {
   return advice.pick ? advice.rows[*advice.pick].speed.recipe : "";
 }
 
-Advice make_advice(const SpeedTable& speeds, const LossPrices& prices, const PlannedRun& run,
+Advice make_advice(const SpeedTable& speeds, const ExpectedGaps& expected, const PlannedRun& run,
                    const std::optional<HorizonSlope>& slope, std::optional<double> price) {
-  Advice advice = choose(speeds, prices, run, run.tokens.value_or(kHorizons[0]), slope);
+  Advice advice = choose(speeds, expected, run, run.tokens.value_or(kHorizons[0]), slope);
   advice.price = price;
-  advice.largest_model = prices.law().largest_model();
-  advice.law_models = prices.law().models(), advice.law_gaps = prices.law().gaps();
-  find_other_answers(advice, speeds, prices, slope);
+  advice.largest_model = expected.law().largest_model();
+  advice.law_models = expected.law().models(), advice.law_gaps = expected.law().gaps();
+  find_other_answers(advice, speeds, expected, slope);
   if (run.tokens || speeds.part == TrainedPart::lora) return advice;
   for (const double tokens : kAdviceHorizons) {
-    const Advice one = choose(speeds, prices, run, tokens, slope);
+    const Advice one = choose(speeds, expected, run, tokens, slope);
     if (!one.best || !one.pick) continue;
     const AdviceRow& best = one.rows[*one.best];
-    advice.choices.push_back({tokens, one.rows[*one.pick].speed.recipe, best.speed.recipe, best.price->gap,
+    advice.choices.push_back({tokens, one.rows[*one.pick].speed.recipe, best.speed.recipe, best.expected->gap,
                               *best.equal_loss, best.break_even->mean});
   }
   return advice;

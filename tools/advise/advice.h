@@ -1,4 +1,4 @@
-// Puts speed and price in loss together: which recipe pays, and what that rests on.
+// Puts speed and loss gap together: which recipe pays, and what that rests on.
 #pragma once
 
 #include <optional>
@@ -9,18 +9,18 @@
 #include "tools/advise/speed_rows.h"
 #include "tools/analysis/equal_loss.h"
 #include "tools/analysis/horizon_slope.h"
-#include "tools/law/loss_prices.h"
+#include "tools/law/expected_gaps.h"
 
 namespace precbench {
 
 struct AdviceRow {
   SpeedRow speed;
-  std::optional<LossPrice> price{};        ///< at the horizon; null: unproven, or BF16
+  std::optional<ExpectedGap> expected{};   ///< at the horizon; null: unproven, or BF16
   const PublishedLoss* failure = nullptr;  ///< a published run in which the recipe failed
   bool diverged = false;                   ///< in a study of the reader
   std::optional<MeanWithInterval> break_even{};  ///< gap at the horizon below which the recipe pays, nats
-  std::optional<MeanWithInterval> equal_loss{};  ///< null without a price
-  /// Has a speed and a price, fits, is not known to fail, did not diverge; and was studied on trained models, if any
+  std::optional<MeanWithInterval> equal_loss{};  ///< null without a loss gap
+  /// Has a speed and a loss gap, fits, is not known to fail, did not diverge; and was studied on trained models, if any
   /// such recipe is eligible.
   bool eligible = false;
 };
@@ -69,7 +69,7 @@ struct Advice {
   const SpeedRow* bf16() const;
   /// Returns the cost of training for the horizon's tokens; null without a speed.
   std::optional<RunCost> cost(const SpeedRow& row) const;
-  /// Returns the hours that the recipe saves over BF16 to equal loss; null without a price.
+  /// Returns the hours that the recipe saves over BF16 to equal loss; null without a loss gap.
   std::optional<double> saved_hours(const AdviceRow& row) const;
   /// Cost and energy of a billion tokens; null if unknown.
   std::optional<double> dollars(const SpeedRow& row) const;
@@ -85,8 +85,8 @@ inline constexpr double kWorthwhile = 1.05;
 /// Time that a recipe has to save over BF16 to be recommended.
 inline constexpr double kWorthwhileHours = 1;
 
-/// Combines speeds and prices in loss. `slope`: from the reader's own runs; null: by a scaling law.
-Advice make_advice(const SpeedTable& speeds, const LossPrices& prices, const PlannedRun& run,
+/// Combines speeds and expected loss gaps. `slope`: from the reader's own runs; null: by a scaling law.
+Advice make_advice(const SpeedTable& speeds, const ExpectedGaps& expected, const PlannedRun& run,
                    const std::optional<HorizonSlope>& slope, std::optional<double> price);
 
 /// Returns the recipe that is recommended; empty if there is none.

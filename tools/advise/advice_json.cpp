@@ -18,14 +18,15 @@ Json interval(const std::optional<MeanWithInterval>& value) {
   return {{"mean", number(value->mean)}, {"low", number(value->low)}, {"high", number(value->high)}};
 }
 
-Json price_json(const std::optional<LossPrice>& price) {
-  if (!price) return Json();
-  return {{"nats", interval(price->gap)},
-          {"evidence", price->evidence()},
-          {"evidence_words", price->evidence_words()},
-          {"trained_models", price->models},
-          {"measured_in", price->measured ? Json(price->measured->records) : Json()},
-          {"tokens_per_parameter", price->measured ? Json(price->measured->tokens_per_parameter) : Json()}};
+Json expected_json(const std::optional<ExpectedGap>& expected) {
+  if (!expected) return Json();
+  return {
+      {"nats", interval(expected->gap)},
+      {"evidence", expected->evidence()},
+      {"evidence_words", expected->evidence_words()},
+      {"trained_models", expected->models},
+      {"measured_in", expected->measured ? Json(expected->measured->records) : Json()},
+      {"tokens_per_parameter", expected->measured ? Json(expected->measured->tokens_per_parameter) : Json()}};
 }
 
 Json failure_json(const PublishedLoss* failure) {
@@ -60,7 +61,7 @@ Json row_json(const AdviceRow& row, const Advice& advice) {
           {"dollars_per_billion_tokens", number(advice.dollars(row.speed))},
           {"kwh_per_billion_tokens", number(Advice::kilowatt_hours(row.speed))},
           {"run", cost_json(advice.cost(row.speed))},
-          {"price", price_json(row.price)},
+          {"loss_gap", expected_json(row.expected)},
           {"known_failure", failure_json(row.failure)},
           {"diverged", row.diverged},
           {"eligible", row.eligible},
@@ -85,7 +86,7 @@ Json advice_json(const Advice& advice, const std::vector<std::string>& measure) 
     choices.push_back({{"tokens", one.tokens},
                        {"recommended", one.recipe},
                        {"best", one.best},
-                       {"price_nats", interval(one.gap)},
+                       {"loss_gap_nats", interval(one.gap)},
                        {"break_even_nats", one.break_even},
                        {"equal_loss_speedup", interval(one.equal_loss)}});
   return {{"status", advice.status},

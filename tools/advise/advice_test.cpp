@@ -27,14 +27,14 @@ GapEvidence measured(const std::string& recipe, double gap, double tokens) {
   return one;
 }
 
-/// Studies in which tensorwise costs `gap` and blockwise 0.00026 nats; all other prices are the law's.
-LossPrices prices_of(double gap) {
+/// Studies in which tensorwise costs `gap` and blockwise 0.00026 nats; all other expected are the law's.
+ExpectedGaps expected_of(double gap) {
   std::vector<GapEvidence> own;
   for (const double tokens : {1e12, 15e12}) {
     own.push_back(measured("tensorwise", gap, tokens));
     own.push_back(measured("blockwise", 0.00026, tokens));
   }
-  return LossPrices(committed_law(), own, {});
+  return ExpectedGaps(committed_law(), own, {});
 }
 
 SpeedRow speed_row(const std::string& recipe, double tokens_per_s, double speedup,
@@ -63,9 +63,9 @@ SpeedTable speeds() {
   return table;
 }
 
-Advice advice_of(const SpeedTable& table, const LossPrices& prices, std::optional<double> tokens,
+Advice advice_of(const SpeedTable& table, const ExpectedGaps& expected, std::optional<double> tokens,
                  std::optional<double> price = {}, Serving serving = Serving::bf16) {
-  return make_advice(table, prices, {kParameters, tokens, serving}, std::nullopt, price);
+  return make_advice(table, expected, {kParameters, tokens, serving}, std::nullopt, price);
 }
 
 const AdviceRow& row_of(const Advice& advice, const std::string& recipe) {
@@ -80,27 +80,27 @@ std::string picked(const Advice& advice) { return advice.pick ? advice.rows[*adv
 }  // namespace
 
 TEST_CASE("make_advice: recommends the highest speed-up to equal loss", "[advise]") {
-  const Advice advice = advice_of(speeds(), prices_of(0.0005), 1e12);
+  const Advice advice = advice_of(speeds(), expected_of(0.0005), 1e12);
   CHECK(advice.status == kAdviceGiven);
   CHECK(picked(advice) == "tensorwise");
   const AdviceRow& row = row_of(advice, "tensorwise");
   const double s = kBesiroglu2024.slope(1e12);
-  CHECK(row.price->gap.mean == Approx(0.0005));
+  CHECK(row.expected->gap.mean == Approx(0.0005));
   CHECK(row.equal_loss->mean == Approx(1.39 / token_factor(0.0005, s)));
   CHECK(row.break_even->mean == Approx(break_even_gap(s, 1.39)));
   CHECK_FALSE(row_of(advice, "bf16").equal_loss);
   // At 0.0043 nats it keeps 1.21, less than blockwise's 1.27.
-  CHECK(picked(advice_of(speeds(), prices_of(0.0043), 1e12)) == "blockwise");
+  CHECK(picked(advice_of(speeds(), expected_of(0.0043), 1e12)) == "blockwise");
 }
 
 TEST_CASE("make_advice: compares the break-even with the gap of the deployment", "[advise]") {
   // tensorwise costs 0.003 nats served in BF16, which pays at 15T, and 0.006 served in the recipe, which does not.
   SpeedTable table = speeds();
   table.rows.erase(table.rows.begin() + 1);  // blockwise
-  const LossPrices prices = prices_of(0.003);
-  CHECK(picked(advice_of(table, prices, 15e12)) == "tensorwise");
-  const Advice in_recipe = advice_of(table, prices, 15e12, {}, Serving::recipe);
-  CHECK(row_of(in_recipe, "tensorwise").price->gap.mean == Approx(0.006));
+  const ExpectedGaps expected = expected_of(0.003);
+  CHECK(picked(advice_of(table, expected, 15e12)) == "tensorwise");
+  const Advice in_recipe = advice_of(table, expected, 15e12, {}, Serving::recipe);
+  CHECK(row_of(in_recipe, "tensorwise").expected->gap.mean == Approx(0.006));
   CHECK(picked(in_recipe) == "bf16");
   CHECK(contains(advice_text(in_recipe, {}), "Served in the recipe, it cost 0.0060"));
 }
@@ -108,7 +108,7 @@ TEST_CASE("make_advice: compares the break-even with the gap of the deployment",
 TEST_CASE("make_advice: recommends bf16 where no recipe pays", "[advise]") {
   SpeedTable table = speeds();
   table.rows.erase(table.rows.begin() + 1);
-  const Advice advice = advice_of(table, prices_of(0.0105), 15e12);
+  const Advice advice = advice_of(table, expected_of(0.0105), 15e12);
   CHECK(advice.status == kAdviceGiven);
   CHECK(picked(advice) == "bf16");
   const std::string text = advice_text(advice, {}, {1000, true});
@@ -119,18 +119,18 @@ TEST_CASE("make_advice: recommends bf16 where no recipe pays", "[advise]") {
 }
 
 TEST_CASE("make_advice: unproven, diverged and too large recipes are never recommended", "[advise]") {
-  const LossPrices prices = prices_of(0.0005);
+  const ExpectedGaps expected = expected_of(0.0005);
   SpeedTable table = speeds();
   table.rows.insert(table.rows.begin(), speed_row("unheard_of", 90000, 2.2));
-  CHECK(picked(advice_of(table, prices, 1e12)) == "tensorwise");
-  CHECK_FALSE(row_of(advice_of(table, prices, 1e12), "unheard_of").eligible);
-  CHECK(contains(advice_text(advice_of(table, prices, 1e12), {}), "unproven"));
-  const LossPrices diverging(committed_law(), {measured("tensorwise", 0.0005, 1e12)}, {}, {"tensorwise"});
+  CHECK(picked(advice_of(table, expected, 1e12)) == "tensorwise");
+  CHECK_FALSE(row_of(advice_of(table, expected, 1e12), "unheard_of").eligible);
+  CHECK(contains(advice_text(advice_of(table, expected, 1e12), {}), "unproven"));
+  const ExpectedGaps diverging(committed_law(), {measured("tensorwise", 0.0005, 1e12)}, {}, {"tensorwise"});
   CHECK(picked(advice_of(table, diverging, 1e12)) == "blockwise");
   table.rows[1].fits = false;  // tensorwise
-  CHECK(picked(advice_of(table, prices, 1e12)) == "blockwise");
+  CHECK(picked(advice_of(table, expected, 1e12)) == "blockwise");
   table.rows = {speed_row("unheard_of", 90000, 2.2), speed_row("bf16", 40088, 1)};
-  const Advice unproven = advice_of(table, prices, 1e12);
+  const Advice unproven = advice_of(table, expected, 1e12);
   CHECK(unproven.status == kNothingProven);
   CHECK_FALSE(unproven.pick);
   CHECK(contains(headline(unproven).front(),
@@ -138,7 +138,7 @@ TEST_CASE("make_advice: unproven, diverged and too large recipes are never recom
   CHECK(contains(headline(unproven).front(), "Unproven: unheard_of."));
   for (SpeedRow& row : table.rows) row.fits = false;
   table.would_fit = "--gpus 8";
-  const Advice large = advice_of(table, prices, 1e12);
+  const Advice large = advice_of(table, expected, 1e12);
   CHECK(large.status == kNothingFits);
   CHECK(contains(headline(large).front(), "Nothing fits: NVIDIA H200 has 140.0 GiB"));
   CHECK(contains(headline(large).front(), "It fits with --gpus 8."));
@@ -148,14 +148,14 @@ TEST_CASE("make_advice: a recipe that is known to fail is never recommended, wha
           "[advise]") {
   SpeedTable table = speeds();
   table.rows.insert(table.rows.begin(), speed_row("mxfp8_e5m2", 90000, 2.2));
-  const LossPrices prices(committed_law(), {measured("mxfp8_e5m2", 0.00001, 1e12)}, {});
-  const Advice advice = advice_of(table, prices, 1e12);
+  const ExpectedGaps expected(committed_law(), {measured("mxfp8_e5m2", 0.00001, 1e12)}, {});
+  const Advice advice = advice_of(table, expected, 1e12);
   CHECK(picked(advice) != "mxfp8_e5m2");
   const std::string text = advice_text(advice, {}, {1000, true});
   INFO(text);
   CHECK(contains(text, "mxfp8_e5m2: known to fail at 8B (Megatron-Bridge), github.com/"));
   table.rows = {table.rows.front(), table.rows.back()};
-  const Advice alone = advice_of(table, prices, 1e12);
+  const Advice alone = advice_of(table, expected, 1e12);
   CHECK(alone.status == kAdviceGiven);
   CHECK(picked(alone) == "bf16");
   CHECK(contains(headline(alone).front(), "Known to fail: mxfp8_e5m2."));
@@ -166,33 +166,33 @@ TEST_CASE("make_advice: a recipe studied on young models alone is not preferred 
           "[advise]") {
   SpeedTable table = speeds();
   table.rows.insert(table.rows.begin(), speed_row("rowwise_gw_hp", 90000, 2.2));
-  const LossPrices prices(committed_law(), {}, {});
-  const Advice advice = advice_of(table, prices, 1e12);
-  CHECK(std::string(row_of(advice, "rowwise_gw_hp").price->evidence()) == "law, young models");
+  const ExpectedGaps expected(committed_law(), {}, {});
+  const Advice advice = advice_of(table, expected, 1e12);
+  CHECK(std::string(row_of(advice, "rowwise_gw_hp").expected->evidence()) == "law, young models");
   CHECK_FALSE(row_of(advice, "rowwise_gw_hp").eligible);
   CHECK((picked(advice) == "tensorwise" || picked(advice) == "blockwise"));
   table.rows = {table.rows.front(), table.rows.back()};
-  CHECK(picked(advice_of(table, prices, 1e12)) == "rowwise_gw_hp");
+  CHECK(picked(advice_of(table, expected, 1e12)) == "rowwise_gw_hp");
 }
 
-TEST_CASE("make_advice: prices of the law are smooth in the tokens, and agree with and without --tokens",
+TEST_CASE("make_advice: expected of the law are smooth in the tokens, and agree with and without --tokens",
           "[advise]") {
-  const LossPrices prices(committed_law(), {}, {});
+  const ExpectedGaps expected(committed_law(), {}, {});
   double last = 0;
   for (double tokens = 1e9; tokens < 2e13; tokens *= 1.5) {
-    const double gap = row_of(advice_of(speeds(), prices, tokens), "tensorwise").price->gap.mean;
+    const double gap = row_of(advice_of(speeds(), expected, tokens), "tensorwise").expected->gap.mean;
     if (last > 0) CHECK(std::fabs(std::log(gap / last)) < 0.3);
     last = gap;
   }
-  const Advice without = advice_of(speeds(), prices, std::nullopt);
+  const Advice without = advice_of(speeds(), expected, std::nullopt);
   REQUIRE(without.choices.size() == std::size(kAdviceHorizons));
   for (const HorizonChoice& one : without.choices) {
-    const Advice with = advice_of(speeds(), prices, one.tokens);
+    const Advice with = advice_of(speeds(), expected, one.tokens);
     CHECK(one.recipe == picked(with));
-    CHECK(one.gap.mean == with.rows[*with.best].price->gap.mean);
+    CHECK(one.gap.mean == with.rows[*with.best].expected->gap.mean);
     CHECK(one.equal_loss.low == with.rows[*with.best].equal_loss->low);
   }
-  CHECK(picked(without) == picked(advice_of(speeds(), prices, 1e12)));
+  CHECK(picked(without) == picked(advice_of(speeds(), expected, 1e12)));
   const std::string text = advice_text(without, {});
   INFO(text);
   CHECK(contains(text, "Without --tokens the choice is for 1T"));
@@ -205,12 +205,12 @@ TEST_CASE("advice_text: says where the law is extrapolated", "[advise]") {
   // further.
   GapEvidence own = measured("rowwise", 0.0005, 1e12);
   own.parameters = 70e9;
-  const LossPrices prices(committed_law(), {own}, committed_evidence());
-  const Advice advice = make_advice(speeds(), prices, {70e9, 15e12, Serving::bf16}, std::nullopt, {});
+  const ExpectedGaps expected(committed_law(), {own}, committed_evidence());
+  const Advice advice = make_advice(speeds(), expected, {70e9, 15e12, Serving::bf16}, std::nullopt, {});
   CHECK(
       contains(advice_text(advice, {}, {1000, true}),
                fmt::format("The law has no model above {},", token_words(committed_law().largest_model()))));
-  const Advice young = make_advice(speeds(), prices, {70e9, 1e9, Serving::bf16}, std::nullopt, {});
+  const Advice young = make_advice(speeds(), expected, {70e9, 1e9, Serving::bf16}, std::nullopt, {});
   CHECK(contains(advice_text(young, {}, {1000, true}),
                  "A run this short has the gap of 0.9 tokens per parameter"));
 }
@@ -220,7 +220,7 @@ TEST_CASE("advice_text: fits 80 columns, with the answer first", "[advise]") {
   for (SpeedRow& row : table.rows) row.gather = row.is_bf16() ? "bf16" : "fp8";
   table.rows[0].speedup = MeanWithInterval{1.39, 1.35, 1.43};
   table.rows[0].source = SpeedSource::predicted;
-  const Advice advice = advice_of(table, prices_of(0.0005), 1e12, 2.5);
+  const Advice advice = advice_of(table, expected_of(0.0005), 1e12, 2.5);
   const std::string text = advice_text(advice, {});
   INFO(text);
   CHECK(text.starts_with("tensorwise --gather fp8: 1.39x [1.35, 1.43] as fast as BF16 (predicted), 1.37x"));
@@ -234,11 +234,11 @@ TEST_CASE("advice_text: fits 80 columns, with the answer first", "[advise]") {
   CHECK(contains(advice_text(advice, {}, {1000, true}),
                  "1T tokens take 208 days, 20,000 GPU-hours, $49,900, 10,000 kWh; in BF16 289 days, "));
   for (SpeedRow& row : table.rows) row.joules_per_token.reset();
-  CHECK(!contains(advice_text(advice_of(table, prices_of(0.0005), 1e12), {}), "kWh/B"));
+  CHECK(!contains(advice_text(advice_of(table, expected_of(0.0005), 1e12), {}), "kWh/B"));
 }
 
 TEST_CASE("advice_json: has the rows, the choice and the intervals", "[advise]") {
-  const auto json = advice_json(advice_of(speeds(), prices_of(0.0005), 1e12, 2.5), {"precbench sweep"});
+  const auto json = advice_json(advice_of(speeds(), expected_of(0.0005), 1e12, 2.5), {"precbench sweep"});
   CHECK(json.at("status") == 0);
   CHECK(json.at("serve") == "bf16");
   const auto& row = json.at("recommended");
@@ -250,23 +250,23 @@ TEST_CASE("advice_json: has the rows, the choice and the intervals", "[advise]")
   CHECK(row.at("run").at("kwh").get<double>() == Approx(0.036 * 1e12 / 3.6e6));
   CHECK(row.at("recipe") == "tensorwise");
   CHECK(row.at("source") == "committed");
-  CHECK(row.at("price").at("evidence") == "measured");
-  CHECK(row.at("price").at("measured_in") == "own");
+  CHECK(row.at("loss_gap").at("evidence") == "measured");
+  CHECK(row.at("loss_gap").at("measured_in") == "own");
   CHECK(row.at("known_failure").is_null());
   CHECK(row.at("equal_loss_speedup").at("low") < row.at("equal_loss_speedup").at("mean"));
   CHECK(json.at("slope").at("source") == "law of Besiroglu et al. 2024 (arXiv 2404.10102)");
-  CHECK(json.at("rows").back().at("price").is_null());
+  CHECK(json.at("rows").back().at("loss_gap").is_null());
   CHECK(json.at("by_tokens").empty());
 }
 
 TEST_CASE("make_advice: a recipe that saves 5% or an hour at most is not worth its trouble", "[advise]") {
   SpeedTable table = speeds();
   table.rows = {speed_row("tensorwise", 42000, 1.048), speed_row("bf16", 40088, 1)};
-  const Advice small = advice_of(table, LossPrices(committed_law(), {}, {}), 100e9);
+  const Advice small = advice_of(table, ExpectedGaps(committed_law(), {}, {}), 100e9);
   CHECK(small.rows[*small.best].equal_loss->mean > 1);
   CHECK(picked(small) == "bf16");
   CHECK(contains(headline(small).front(), "no recipe is expected to gain 5%"));
-  const Advice brief = advice_of(speeds(), LossPrices(committed_law(), {}, {}), 0.4e9);
+  const Advice brief = advice_of(speeds(), ExpectedGaps(committed_law(), {}, {}), 0.4e9);
   CHECK(brief.rows[*brief.best].equal_loss->mean > 1.2);
   CHECK(*brief.saved_hours(brief.rows[*brief.best]) < 1);
   CHECK(picked(brief) == "bf16");
@@ -274,10 +274,10 @@ TEST_CASE("make_advice: a recipe that saves 5% or an hour at most is not worth i
 }
 
 TEST_CASE("make_advice: says at how many tokens the answer changes, and it does", "[advise]") {
-  const LossPrices prices(committed_law(), {}, {});
+  const ExpectedGaps expected(committed_law(), {}, {});
   SpeedTable table = speeds();
   table.rows.erase(table.rows.begin() + 1);
-  const Advice advice = advice_of(table, prices, 1e12);
+  const Advice advice = advice_of(table, expected, 1e12);
   REQUIRE(picked(advice) == "tensorwise");
   const auto longer = std::find_if(advice.sensitivity.begin(), advice.sensitivity.end(),
                                    [](const OtherAnswer& one) { return one.change.starts_with("from "); });
@@ -285,21 +285,21 @@ TEST_CASE("make_advice: says at how many tokens the answer changes, and it does"
   CHECK(longer->recipe == "bf16");
   const double tokens = std::stod(longer->change.substr(5)) * 1e12;
   INFO(longer->change);
-  CHECK(picked(advice_of(table, prices, 1.05 * tokens)) == "bf16");
-  CHECK(picked(advice_of(table, prices, 0.95 * tokens)) == "tensorwise");
+  CHECK(picked(advice_of(table, expected, 1.05 * tokens)) == "bf16");
+  CHECK(picked(advice_of(table, expected, 0.95 * tokens)) == "tensorwise");
 }
 
 TEST_CASE("make_advice: a GPU without FP8 and recipes that it emulates give bf16", "[advise]") {
   SpeedTable table = speeds();
   table.rows = {table.rows.back()};
   table.multiplies_bf16_alone = true;
-  const Advice advice = advice_of(table, LossPrices(committed_law(), {}, {}), 1e12);
+  const Advice advice = advice_of(table, ExpectedGaps(committed_law(), {}, {}), 1e12);
   CHECK(advice.status == kAdviceGiven);
   CHECK(picked(advice) == "bf16");
   CHECK(headline(advice).front() == "bf16: NVIDIA H200 multiplies neither FP8 nor FP4.");
   table.multiplies_bf16_alone = false;
   table.emulated = {"mxfp8"};
-  CHECK(contains(headline(advice_of(table, LossPrices(committed_law(), {}, {}), 1e12)).front(),
+  CHECK(contains(headline(advice_of(table, ExpectedGaps(committed_law(), {}, {}), 1e12)).front(),
                  "Emulated: mxfp8."));
 }
 
@@ -309,9 +309,9 @@ TEST_CASE("make_advice: adapters are recommended on the most exact weights that 
   table.least_bytes = 150 * kGiB, table.limit_bytes = std::int64_t{132} << 30;
   table.rows = {speed_row("bf16", 900, 1), speed_row("fp8_weights", 1000, 1),
                 speed_row("nf4_weights", 1100, 1)};
-  CHECK(picked(advice_of(table, LossPrices(committed_law(), {}, {}), 1e8)) == "bf16");
+  CHECK(picked(advice_of(table, ExpectedGaps(committed_law(), {}, {}), 1e8)) == "bf16");
   table.rows[0].fits = false, table.rows[0].tokens_per_s.reset();
-  const Advice advice = advice_of(table, LossPrices(committed_law(), {}, {}), 1e8);
+  const Advice advice = advice_of(table, ExpectedGaps(committed_law(), {}, {}), 1e8);
   CHECK(advice.status == kAdviceGiven);
   CHECK(picked(advice) == "fp8_weights");
   CHECK(contains(headline(advice).front(), "LoRA with weights frozen in fp8_weights"));
@@ -324,8 +324,8 @@ TEST_CASE("make_advice: rows say how many trained models stand behind them", "[a
   SpeedTable table = speeds();
   table.rows.insert(table.rows.begin(), speed_row("rowwise_gw_hp", 50000, 1.25));
   table.rows.insert(table.rows.begin(), speed_row("blockwise_pow2", 50000, 1.25));
-  const Advice advice = advice_of(table, prices_of(0.0005), 1e12);
-  CHECK(row_of(advice, "tensorwise").price->evidence_words() == "this model");
-  CHECK(row_of(advice, "rowwise_gw_hp").price->evidence_words() == "young models");
-  CHECK(row_of(advice, "blockwise_pow2").price->evidence_words() == "2 trained models");
+  const Advice advice = advice_of(table, expected_of(0.0005), 1e12);
+  CHECK(row_of(advice, "tensorwise").expected->evidence_words() == "this model");
+  CHECK(row_of(advice, "rowwise_gw_hp").expected->evidence_words() == "young models");
+  CHECK(row_of(advice, "blockwise_pow2").expected->evidence_words() == "2 trained models");
 }

@@ -111,14 +111,15 @@ std::string run_words(const Advice& advice) {
 std::string break_even_words(double gap) { return gap > 0 ? fmt::format("{:.4f}", gap) : "never"; }
 
 /// Returns what a row costs, by which evidence, and up to what gap it pays.
-std::string price_sentence(const AdviceRow& row, const Advice& advice) {
-  const LossPrice& price = *row.price;
-  const std::string gap = nats(price.gap);
+std::string gap_sentence(const AdviceRow& row, const Advice& advice) {
+  const ExpectedGap& expected = *row.expected;
+  const std::string gap = nats(expected.gap);
   const std::string cost =
-      price.measured
+      expected.measured
           ? fmt::format("it cost {} nats in a study of this model at {} tokens per parameter ({})", gap,
-                        ratio_words(price.measured->tokens_per_parameter), price.measured->records)
-          : fmt::format("it should cost {} nats (80%, law of the loss gap, {})", gap, price.evidence_words());
+                        ratio_words(expected.measured->tokens_per_parameter), expected.measured->records)
+          : fmt::format("it should cost {} nats (80%, law of the loss gap, {})", gap,
+                        expected.evidence_words());
   const double break_even = row.break_even->mean;
   return fmt::format("Served in {}, {}. {}", served_words(advice.run.serving), cost,
                      break_even > 0 ? fmt::format("It pays below {} nats.", break_even_words(break_even))
@@ -136,7 +137,7 @@ std::string reasons_against(const Advice& advice) {
       add_once(unknown, row.speed.recipe);
     else if (row.failure || row.diverged)
       add_once(failing, row.speed.recipe);
-    else if (!row.price)
+    else if (!row.expected)
       add_once(unproven, row.speed.recipe);
   }
   std::string words;
@@ -239,8 +240,8 @@ std::string speed_columns(const Advice& advice, const Screen& screen) {
   return render_term(table, screen);
 }
 
-/// Returns the price of each recipe, with the speed-up of its fastest row.
-std::string price_columns(const Advice& advice, const Screen& screen) {
+/// Returns the loss gap of each recipe, with the speed-up of its fastest row.
+std::string gap_columns(const Advice& advice, const Screen& screen) {
   Table table;
   table.columns = {name_column("recipe"), number_column("loss gap, nats [80%]", kKeyRank),
                    text_column("evidence"), number_column("pays below"),
@@ -249,10 +250,10 @@ std::string price_columns(const Advice& advice, const Screen& screen) {
   for (const AdviceRow& row : advice.rows) {
     if (row.speed.is_bf16() || !row.speed.speedup || !shown.insert(row.speed.recipe).second) continue;
     table.rows.push_back({shorten(row.speed.recipe, kLongestRecipe),
-                          row.price ? nats(row.price->gap) : "unproven",
+                          row.expected ? nats(row.expected->gap) : "unproven",
                           row.failure    ? "known to fail"
                           : row.diverged ? "diverged"
-                          : row.price    ? row.price->evidence_words()
+                          : row.expected ? row.expected->evidence_words()
                                          : "none",
                           row.break_even ? break_even_words(row.break_even->mean) : "-",
                           row.equal_loss ? factor(*row.equal_loss) : "-"});
@@ -321,7 +322,9 @@ std::vector<std::string> notes(const Advice& advice) {
       adapters
           ? ""
           : fmt::format(", times {:.2f} nats, the loss of your run by {}", advice.loss, kBesiroglu2024.name),
-      any([](const AdviceRow& row) { return row.price && !row.price->measured && row.price->models == 0; })
+      any([](const AdviceRow& row) {
+        return row.expected && !row.expected->measured && row.expected->models == 0;
+      })
           ? " young models: the recipe was studied on models below 1 token per parameter alone."
           : ""));
   if (any([](const AdviceRow& row) { return Advice::kilowatt_hours(row.speed).has_value(); }) || advice.price)
@@ -376,7 +379,7 @@ std::vector<std::string> headline(const Advice& advice) {
   if (!pick.speed.is_bf16()) {
     std::vector<std::string> lines = {
         fmt::format("{}: {}, {} to equal loss at {} tokens.", name, speed, factor(*pick.equal_loss), horizon),
-        price_sentence(pick, advice)};
+        gap_sentence(pick, advice)};
     if (const std::string other = faster_by_the_mean(advice); !other.empty()) lines.push_back(other);
     return lines;
   }
@@ -399,7 +402,7 @@ std::vector<std::string> headline(const Advice& advice) {
                         horizon),
       fmt::format("{} is {}, {}{} to equal loss.", name, speed, best.equal_loss->mean < 1 ? "but " : "",
                   factor(*best.equal_loss)),
-      price_sentence(best, advice)};
+      gap_sentence(best, advice)};
 }
 
 std::vector<std::string> risks(const Advice& advice) {
@@ -408,19 +411,19 @@ std::vector<std::string> risks(const Advice& advice) {
   std::vector<std::string> texts;
   if (advice.best && advice.speeds.part == TrainedPart::full) {
     const AdviceRow& row = advice.rows[*advice.best];
-    const LossPrice& price = *row.price;
+    const ExpectedGap& expected = *row.expected;
     if (pays(*row.equal_loss) == Pays::open)
       texts.push_back(
           fmt::format("Open whether {} pays: its interval to equal loss contains 1.", row.speed.recipe));
-    if (!price.measured) {
+    if (!expected.measured) {
       const bool far = advice.run.parameters > kFar * advice.largest_model;
       texts.push_back(
           fmt::format("The law has {}one small model from scratch, and no late divergence.",
                       far ? fmt::format("no model above {}, ", token_words(advice.largest_model)) : ""));
-      if (price.models == 0)
+      if (expected.models == 0)
         texts.push_back(
             fmt::format("{} was studied on models below 1 token per parameter alone.", row.speed.recipe));
-      if (price.younger)
+      if (expected.younger)
         texts.push_back(
             fmt::format("A run this short has the gap of {} tokens per parameter, the youngest of the law.",
                         kYoungestLawAge));
@@ -448,7 +451,7 @@ std::string advice_text(const Advice& advice, const std::vector<std::string>& me
       '\n' + wrapped({fmt::format("{}, {} x {}: {}", text_at(advice.speeds.setting, "model"), advice.gpus(),
                                   advice.speeds.gpu.name, setting_words(advice.speeds.setting))},
                      "  ", screen);
-  text += speed_columns(advice, screen) + price_columns(advice, screen) + choice_columns(advice, screen) +
+  text += speed_columns(advice, screen) + gap_columns(advice, screen) + choice_columns(advice, screen) +
           '\n' + wrapped(notes(advice), "  ", screen);
   if (measure.empty())
     return advice.pick

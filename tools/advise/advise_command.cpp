@@ -78,12 +78,12 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
   const std::vector<std::string> candidates = usual_recipes(committed_law());
   const SpeedTable speeds = speed_table(options, host, sources, candidates);
   OwnStudies own = own_studies(measured);
-  const LossPrices prices(committed_law(), std::move(own.evidence), committed_evidence(),
-                          std::move(own.diverged));
+  const ExpectedGaps expected(committed_law(), std::move(own.evidence), committed_evidence(),
+                              std::move(own.diverged));
   const PlannedRun run{active_parameters_of(speeds.bf16_counts).value_or(0), options.tokens,
                        options.serve == name_of(Serving::recipe) ? Serving::recipe : Serving::bf16};
   const auto advice_in = [&](const SpeedTable& table, const std::string& stack) {
-    return make_advice(stack == kOwnStack ? table : in_stack(table, stack, host), prices, run, slope,
+    return make_advice(stack == kOwnStack ? table : in_stack(table, stack, host), expected, run, slope,
                        options.price);
   };
   Advice advice = advice_in(speeds, options.stack);

@@ -1,4 +1,4 @@
-// precbench advise: which recipe, at what price. Answers from records and a dry run; runs nothing.
+// precbench advise: which recipe, at what loss gap. Answers from records and a dry run; runs nothing.
 //
 // Exit status: 0 with a recommendation, 1 nothing fits, 2 bad input (InvalidInput), 3 no recipe has both a
 // speed on such a GPU and evidence of its loss.

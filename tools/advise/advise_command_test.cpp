@@ -44,8 +44,8 @@ TEST_CASE("advise: committed rows are the committed speeds", "[advise]") {
   CHECK(row->at("speedup").at("mean") > 1.3);
   CHECK(row->at("dollars_per_billion_tokens") > 10);
   CHECK(row->at("kwh_per_billion_tokens") > 5);
-  CHECK(row->at("price").at("evidence") == "law");
-  CHECK(row->at("price").at("trained_models") >= 6);
+  CHECK(row->at("loss_gap").at("evidence") == "law");
+  CHECK(row->at("loss_gap").at("trained_models") >= 6);
   const Json* bf16 = row_of(json, "bf16");
   REQUIRE(bf16);
   CHECK(bf16->at("speedup").at("mean") == 1);
@@ -154,7 +154,7 @@ TEST_CASE("advise: a GPU's native formats are compared without being asked for",
     const Json* row = row_of(blackwell, recipe);
     REQUIRE(row);
     CHECK(row->at("speedup").at("mean") > 1.2);
-    CHECK(row->at("price").at("trained_models") >= 3);
+    CHECK(row->at("loss_gap").at("trained_models") >= 3);
   }
   CHECK_FALSE(row_of(blackwell, "blockwise"));
   CHECK(blackwell.at("emulated").dump() == R"(["blockwise"])");
@@ -348,13 +348,13 @@ TEST_CASE("advise: a model cut to fewer layers is timed, not studied", "[advise]
   CHECK(contains(commands.at(0).get<std::string>(), " --layers "));
 }
 
-TEST_CASE("advise: the deployment changes the price", "[advise]") {
+TEST_CASE("advise: the deployment changes the loss gap", "[advise]") {
   const std::string run = "--model llama3.1-8b --gpus 4 --gpu h200 --seq 4096 --tokens 15T";
   const Json in_bf16 = advise_json(run), in_recipe = advise_json(run + " --serve recipe");
   CHECK(in_bf16.at("serve") == "bf16");
   CHECK(in_recipe.at("serve") == "recipe");
-  CHECK(row_of(in_recipe, "tensorwise")->at("price").at("nats").at("mean") <
-        row_of(in_bf16, "tensorwise")->at("price").at("nats").at("mean"));
+  CHECK(row_of(in_recipe, "tensorwise")->at("loss_gap").at("nats").at("mean") <
+        row_of(in_bf16, "tensorwise")->at("loss_gap").at("nats").at("mean"));
   const Json failing = advise_json(run + " --recipe tensorwise_delayed");
   CHECK(row_of(failing, "tensorwise_delayed")->at("known_failure").at("where") == "arXiv 2409.12517");
 }

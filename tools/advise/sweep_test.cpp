@@ -38,7 +38,7 @@ SpeedTable fixed_speeds() {
   return table;
 }
 
-/// Advice over a series of questions. Requires that no recipe's price or speed-up jumps between neighbours, and that
+/// Advice over a series of questions. Requires that no recipe's loss gap or speed-up jumps between neighbours, and that
 /// the recommendation does not return to a recipe that it has left.
 class Series {
  public:
@@ -51,9 +51,9 @@ class Series {
       const auto last = gaps_.find(row.speed.recipe);
       // Gaps are a power law of tokens and parameters with exponents below 1, times a loss that changes less.
       if (last != gaps_.end()) {
-        CHECK(std::fabs(std::log(row.price->gap.mean / last->second)) < std::fabs(std::log(step)));
+        CHECK(std::fabs(std::log(row.expected->gap.mean / last->second)) < std::fabs(std::log(step)));
       }
-      gaps_[row.speed.recipe] = row.price->gap.mean;
+      gaps_[row.speed.recipe] = row.expected->gap.mean;
     }
     const std::string recipe = recommended(advice);
     if (recipe != last_) {
@@ -76,12 +76,12 @@ class Series {
 }  // namespace
 
 TEST_CASE("make_advice: answers change smoothly over 18 numbers of tokens", "[advise]") {
-  const LossPrices prices(committed_law(), {}, {});
+  const ExpectedGaps expected(committed_law(), {}, {});
   for (const double parameters : {0.6e9, 8e9, 70e9}) {
     Series series;
     double last = 0;
     for (const double tokens : kTokenCounts) {
-      series.add(make_advice(fixed_speeds(), prices, {parameters, tokens, Serving::bf16}, std::nullopt, {}),
+      series.add(make_advice(fixed_speeds(), expected, {parameters, tokens, Serving::bf16}, std::nullopt, {}),
                  last > 0 ? tokens / last : 2);
       last = tokens;
     }
@@ -90,12 +90,12 @@ TEST_CASE("make_advice: answers change smoothly over 18 numbers of tokens", "[ad
 }
 
 TEST_CASE("make_advice: answers change smoothly over sizes from 0.1B to 671B", "[advise]") {
-  const LossPrices prices(committed_law(), {}, {});
+  const ExpectedGaps expected(committed_law(), {}, {});
   for (const double tokens : {300e9, 1e12, 15e12}) {
     Series series;
     double last = 0;
     for (const double parameters : kSizes) {
-      series.add(make_advice(fixed_speeds(), prices, {parameters, tokens, Serving::bf16}, std::nullopt, {}),
+      series.add(make_advice(fixed_speeds(), expected, {parameters, tokens, Serving::bf16}, std::nullopt, {}),
                  last > 0 ? parameters / last : 2);
       last = parameters;
     }

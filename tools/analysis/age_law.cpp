@@ -14,17 +14,17 @@ constexpr double kSteepest = 2;       // limit of the search, for either sign
 constexpr double kResolution = 1e-6;  // of the exponent
 constexpr std::size_t kFewestAges = 3;
 
-using Points = std::vector<std::pair<double, double>>;  // tokens per parameter, price
+using Points = std::vector<std::pair<double, double>>;  // tokens per parameter, gap
 
 /// Returns the best scale for this exponent and the remaining sum of squares.
 std::pair<double, double> fit_scale(const Points& points, double exponent) {
   double xy = 0, xx = 0, rest = 0;
-  for (const auto& [x, price] : points) {
+  for (const auto& [x, gap] : points) {
     const double power = std::pow(x, exponent);
-    xy += power * price, xx += power * power;
+    xy += power * gap, xx += power * power;
   }
   const double scale = xy / xx;
-  for (const auto& [x, price] : points) rest += std::pow(price - scale * std::pow(x, exponent), 2);
+  for (const auto& [x, gap] : points) rest += std::pow(gap - scale * std::pow(x, exponent), 2);
   return {scale, rest};
 }
 
@@ -64,9 +64,9 @@ MeanWithInterval AgeLaw::at(double tokens_per_parameter) const {
   return *mean_with_interval(values);
 }
 
-std::optional<AgeLaw> fit_age_law(const std::vector<AgedPrice>& prices) {
+std::optional<AgeLaw> fit_age_law(const std::vector<AgedGap>& gaps) {
   std::map<std::int64_t, Points> by_trunk;
-  for (const AgedPrice& one : prices) by_trunk[one.trunk].emplace_back(one.tokens_per_parameter, one.price);
+  for (const AgedGap& one : gaps) by_trunk[one.trunk].emplace_back(one.tokens_per_parameter, one.gap);
   std::vector<AgeLaw::Trunk> trunks;
   for (const auto& [number, points] : by_trunk) {
     std::set<double> ages;

@@ -1,4 +1,4 @@
-// Tests fit_age_law on simulated prices with a known law, with and without noise.
+// Tests fit_age_law on simulated gaps with a known law, with and without noise.
 #include "tools/analysis/age_law.h"
 
 #include <cmath>
@@ -12,23 +12,23 @@ namespace {
 
 constexpr double kAges[] = {0.3, 1, 3, 10, 30, 100};
 
-/// Returns prices of `trunks` trunks: each follows a power law whose exponent varies by `spread`, plus fork
+/// Returns gaps of `trunks` trunks: each follows a power law whose exponent varies by `spread`, plus fork
 /// noise.
-std::vector<AgedPrice> prices_of(int trunks, double scale, double exponent, double spread, double noise,
-                                 std::mt19937_64& random) {
+std::vector<AgedGap> prices_of(int trunks, double scale, double exponent, double spread, double noise,
+                               std::mt19937_64& random) {
   std::normal_distribution<double> normal;
-  std::vector<AgedPrice> prices;
+  std::vector<AgedGap> gaps;
   for (int trunk = 1; trunk <= trunks; ++trunk) {
     const double own = exponent + spread * normal(random);
     for (const double age : kAges)
-      prices.push_back({trunk, age, scale * std::pow(age, own) + noise * normal(random)});
+      gaps.push_back({trunk, age, scale * std::pow(age, own) + noise * normal(random)});
   }
-  return prices;
+  return gaps;
 }
 
 }  // namespace
 
-TEST_CASE("fit_age_law: prices on a power law return its exponent and scale", "[age]") {
+TEST_CASE("fit_age_law: gaps on a power law return its exponent and scale", "[age]") {
   std::mt19937_64 random(1);
   for (const double exponent : {-0.5, 0.0, 0.25, 1.0}) {
     const auto law = fit_age_law(prices_of(3, 0.001, exponent, 0, 0, random));
@@ -38,8 +38,7 @@ TEST_CASE("fit_age_law: prices on a power law return its exponent and scale", "[
   }
 }
 
-TEST_CASE("fit_age_law: 95% intervals of exponent and price cover the truth in 95% of noisy studies",
-          "[age]") {
+TEST_CASE("fit_age_law: 95% intervals of exponent and gap cover the truth in 95% of noisy studies", "[age]") {
   constexpr int kStudies = 400;
   std::mt19937_64 random(2);
   int exponent_held = 0, price_held = 0, fitted = 0;
@@ -47,10 +46,10 @@ TEST_CASE("fit_age_law: 95% intervals of exponent and price cover the truth in 9
     const auto law = fit_age_law(prices_of(3, 0.001, 0.3, 0.05, 0.0001, random));
     if (!law) continue;
     ++fitted;
-    const MeanWithInterval exponent = law->exponent(), price = law->at(30);
+    const MeanWithInterval exponent = law->exponent(), gap = law->at(30);
     exponent_held += exponent.low <= 0.3 && 0.3 <= exponent.high;
     const double truth = 0.001 * std::pow(30, 0.3);
-    price_held += price.low <= truth && truth <= price.high;
+    price_held += gap.low <= truth && truth <= gap.high;
   }
   CHECK(fitted == kStudies);
   // 95% of 400 is 380, with a standard deviation of 4.4.

@@ -1,4 +1,4 @@
-// Propagates intervals through the price of a gap in tokens. See equal_loss.h.
+// Propagates intervals through the tokens that make up for a gap. See equal_loss.h.
 #include "tools/analysis/equal_loss.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ MeanWithInterval exactly(double value) { return {value, value, value}; }
 
 MeanWithInterval equal_loss_speedup(const MeanWithInterval& speedup, const MeanWithInterval& gap,
                                     const MeanWithInterval& slope) {
-  // The price is monotonic in gap / S, and that in both, so its extremes lie in the corners.
+  // The factor is monotonic in gap / S, and that in both, so its extremes lie in the corners.
   const auto [least, most] =
       std::minmax({token_factor(gap.low, slope.low), token_factor(gap.low, slope.high),
                    token_factor(gap.high, slope.low), token_factor(gap.high, slope.high)});

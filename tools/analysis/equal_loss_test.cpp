@@ -57,7 +57,7 @@ double coverage(int count, Covers&& covers) {
 
 }  // namespace
 
-TEST_CASE("equal_loss_speedup: divides the speed-up by the tokens that the gap costs", "[price]") {
+TEST_CASE("equal_loss_speedup: divides the speed-up by the tokens that the gap costs", "[gap]") {
   const double s = kLaw.slope(kHorizon);
   const MeanWithInterval law = exactly(s), gap{0.00101, 0.0008, 0.0012};
   const MeanWithInterval left = equal_loss_speedup(exactly(1.38), gap, law);
@@ -71,7 +71,7 @@ TEST_CASE("equal_loss_speedup: divides the speed-up by the tokens that the gap c
   CHECK(std::fabs(equal_loss_speedup(exactly(1.38), exactly(0.00505), exactly(late)).mean - 0.857) < 0.001);
 }
 
-TEST_CASE("break_even_interval: a gap of that size leaves no speed-up", "[price]") {
+TEST_CASE("break_even_interval: a gap of that size leaves no speed-up", "[gap]") {
   const MeanWithInterval slope{0.03, 0.02, 0.05};
   const MeanWithInterval gap = break_even_interval(exactly(1.38), slope);
   CHECK(std::fabs(gap.mean - break_even_gap(0.03, 1.38)) < 1e-12);
@@ -88,7 +88,7 @@ TEST_CASE("break_even_interval: a gap of that size leaves no speed-up", "[price]
   CHECK(pays(equal_loss_speedup(exactly(0.9), {0.001, 0.0009, 0.0011}, slope)) == Pays::no);
 }
 
-TEST_CASE("equal_loss_speedup: interval from a study and a law covers the truth", "[price]") {
+TEST_CASE("equal_loss_speedup: interval from a study and a law covers the truth", "[gap]") {
   auto random = generator(1);
   const double s = kLaw.slope(kHorizon), gap = 0.004, truth = 1.38 / token_factor(gap, s);
   for (const int trunks : {3, 8}) {
@@ -101,7 +101,7 @@ TEST_CASE("equal_loss_speedup: interval from a study and a law covers the truth"
   }
 }
 
-TEST_CASE("slope_of_runs: interval from runs of different lengths covers the truth", "[price]") {
+TEST_CASE("slope_of_runs: interval from runs of different lengths covers the truth", "[gap]") {
   auto random = generator(2);
   const double truth = kLaw.slope(kHorizon);
   const auto share_of = [&](const std::vector<double>& lengths, double seed_error) {
@@ -117,7 +117,7 @@ TEST_CASE("slope_of_runs: interval from runs of different lengths covers the tru
   CHECK(share_of({5e9, 10e9, 20e9, 40e9, 80e9}, 0.005) > 0.90);
 }
 
-TEST_CASE("slope_of_runs: interval from the constant-rate part of one run covers the truth", "[price]") {
+TEST_CASE("slope_of_runs: interval from the constant-rate part of one run covers the truth", "[gap]") {
   auto random = generator(3);
   const double truth = kLaw.slope(kHorizon);
   double ratio = 0;
@@ -130,7 +130,7 @@ TEST_CASE("slope_of_runs: interval from the constant-rate part of one run covers
   CHECK(std::fabs(ratio - 1) < 0.02);
 }
 
-TEST_CASE("equal_loss_speedup: interval from a study and own runs covers the truth", "[price]") {
+TEST_CASE("equal_loss_speedup: interval from a study and own runs covers the truth", "[gap]") {
   auto random = generator(4);
   const double s = kLaw.slope(kHorizon), gap = 0.004, truth = 1.38 / token_factor(gap, s);
   int break_even = 0;

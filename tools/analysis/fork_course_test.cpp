@@ -143,7 +143,7 @@ TEST_CASE("fit_course: a course that never settles has no plateau", "[course]") 
   CHECK(Simulated(relaxes(0.015, 0.007, steps / 2), kTrained, 2, 150, 5).share(has_plateau) < 0.1);
 }
 
-TEST_CASE("fit_course: SmolLM2's price falls to a plateau above zero and a one-bit change has no price",
+TEST_CASE("fit_course: SmolLM2's gap falls to a plateau above zero and a one-bit change has no gap",
           "[course]") {
   using namespace trained_courses;
   const ForkCourse floor = fit_course(in_nats(kMxfp8Floor), kSmall).value();

@@ -141,7 +141,7 @@ std::optional<std::string> blind_reason(const NoiseFloor& floor, int controls,
   else if (*floor.nats > rules.largest_floor())
     reasons.push_back(
         fmt::format("the noise floor of {:.5f} nats is above a tenth of the margin of {:.5f} ({})",
-                    *floor.nats, rules.strictest(), remedy_words(floor.quiet, "more tokens a step may")));
+                    *floor.nats, rules.strictest(), remedy_words(floor.quiet, "more tokens per step")));
   if (reasons.empty()) return std::nullopt;
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
@@ -158,7 +158,7 @@ std::string what_would_settle(const std::vector<double>& means, std::size_t reci
   const auto shown = trunks_to_differ(means, level / 2 / static_cast<double>(ages));
   return shown ? fmt::format("about {} trunks would show that it is {}", *shown,
                              m.mean > 0 ? "worse" : "better")
-               : std::string("no number of trunks would settle it at this mean; more tokens a step may");
+               : std::string("no number of trunks would settle it at this mean; more tokens per step may");
 }
 
 std::string inconclusive_reason(const ForkEvidence& evidence, const std::optional<std::string>& blind,
@@ -275,8 +275,9 @@ std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules&
 
 std::string remedy_words(std::optional<int> trunks, const std::string& guess) {
   constexpr int kMany = 20;
-  if (!trunks) return "no number of trunks would; " + guess;
-  return fmt::format("about {} trunks would{}", *trunks, *trunks > kMany ? "; " + guess + " sooner" : "");
+  if (!trunks) return "no number of trunks would settle it; " + guess + " may";
+  return fmt::format("about {} trunks would settle it{}", *trunks,
+                     *trunks > kMany ? "; " + guess + " may need fewer" : "");
 }
 
 bool beyond_bound(const ForkEvidence& control, const ForkRules& rules) {

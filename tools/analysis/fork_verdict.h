@@ -128,7 +128,7 @@ std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkE
 std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkRules& rules);
 std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules& rules);
 
-/// Returns "about 7 trunks would". If that is many or null, appends `guess`, an alternative that is
+/// Returns "about 7 trunks would settle it". If that is many or null, appends `guess`, an alternative that is
 /// not computed here.
 std::string remedy_words(std::optional<int> trunks, const std::string& guess);
 

@@ -185,9 +185,9 @@ TEST_CASE("trunks_to_quiet: returns the trunks that lower the noise floor below 
   const auto reason = [&](std::optional<int> quiet) {
     return judge_with({studies.recipe({0.0001})}, 0.001, 3, {}, kRules, quiet)[0].reason;
   };
-  CHECK(contains(reason(7), "(about 7 trunks would)"));
-  CHECK(contains(reason(70), "(about 70 trunks would; more tokens a step may sooner)"));
-  CHECK(contains(reason(std::nullopt), "(no number of trunks would; more tokens a step may)"));
+  CHECK(contains(reason(7), "(about 7 trunks would settle it)"));
+  CHECK(contains(reason(70), "(about 70 trunks would settle it; more tokens per step may need fewer)"));
+  CHECK(contains(reason(std::nullopt), "(no number of trunks would settle it; more tokens per step may)"));
 }
 
 TEST_CASE("trunks_to_pass_bound: returns the trunks that show a control beyond the bound", "[fork_verdict]") {

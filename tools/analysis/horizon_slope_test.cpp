@@ -29,7 +29,7 @@ std::string message_of(const std::vector<BaseRun>& runs) {
 
 }  // namespace
 
-TEST_CASE("slope_of_runs: returns the law's slope at the horizon for runs that follow the law", "[price]") {
+TEST_CASE("slope_of_runs: returns the law's slope at the horizon for runs that follow the law", "[gap]") {
   const HorizonSlope two = slope_of_runs({exact_run(10e9), exact_run(40e9)}, 1e12);
   CHECK(near(two.slope.mean, kBesiroglu2024.slope(1e12)));
   CHECK(two.source == "2 runs of 10B and 40B tokens");
@@ -43,19 +43,19 @@ TEST_CASE("slope_of_runs: returns the law's slope at the horizon for runs that f
       slope_of_runs({exact_run(1e9), exact_run(2e9), exact_run(4e9), exact_run(8e9)}, 16e9).warnings.empty());
 }
 
-TEST_CASE("slope_of_runs: is not the slope of the young run itself", "[price]") {
+TEST_CASE("slope_of_runs: is not the slope of the young run itself", "[gap]") {
   const double young = kBesiroglu2024.slope(50e6), late = slope_of_runs({exact_run(50e6)}, 1e12).slope.mean;
   CHECK(young > 30 * late);
   CHECK(near(late, kBesiroglu2024.slope(1e12)));
 }
 
-TEST_CASE("slope_of_runs: averages runs of equal length", "[price]") {
+TEST_CASE("slope_of_runs: averages runs of equal length", "[gap]") {
   const HorizonSlope slope = slope_of_runs({exact_run(400e9), exact_run(400e9), exact_run(400e9)}, 1e12);
   CHECK(near(slope.slope.mean, kBesiroglu2024.slope(1e12)));
   CHECK(slope.source == "3 runs of 400B tokens");
 }
 
-TEST_CASE("slope_of_runs: uses only the part before the decay", "[price]") {
+TEST_CASE("slope_of_runs: uses only the part before the decay", "[gap]") {
   BaseRun run = exact_run(40e9);
   for (std::size_t i = 700; i < 1000; ++i) {  // the decay lowers the loss by up to 0.2 nats
     const double left = static_cast<double>(1000 - i) / 300;
@@ -65,7 +65,7 @@ TEST_CASE("slope_of_runs: uses only the part before the decay", "[price]") {
   CHECK(near(slope_of_runs({run}, 1e12).slope.mean, kBesiroglu2024.slope(1e12)));
 }
 
-TEST_CASE("slope_of_runs: warns of a run that decays all the time and of one without a rate", "[price]") {
+TEST_CASE("slope_of_runs: warns of a run that decays all the time and of one without a rate", "[gap]") {
   BaseRun cosine = exact_run(400e9, "cosine");
   for (std::size_t i = 50; i < 1000; ++i)
     cosine.rate[i] = 1.5e-4 * (1 + std::cos(3.14159 * static_cast<double>(i - 50) / 950));
@@ -79,7 +79,7 @@ TEST_CASE("slope_of_runs: warns of a run that decays all the time and of one wit
   CHECK(slope_of_runs({exact_run(400e9), cosine}, 1e12).warnings.size() == 1);
 }
 
-TEST_CASE("slope_of_runs: refuses runs without a slope in one line", "[price]") {
+TEST_CASE("slope_of_runs: refuses runs without a slope in one line", "[gap]") {
   BaseRun brief = exact_run(1e9, "brief");
   for (auto* series : {&brief.tokens, &brief.loss, &brief.rate}) series->resize(39);
   CHECK(message_of({brief}) == "--base brief: 39 steps are too few for a slope; it takes 40");
@@ -94,7 +94,7 @@ TEST_CASE("slope_of_runs: refuses runs without a slope in one line", "[price]") 
   CHECK(message_of({}) == "--base: no run in it");
 }
 
-TEST_CASE("slope_of_law: names the law", "[price]") {
+TEST_CASE("slope_of_law: names the law", "[gap]") {
   const HorizonSlope slope = slope_of_law(kBesiroglu2024, 15e12);
   CHECK(near(slope.slope.mean, 0.0116, 0.01));
   CHECK(slope.slope.low == slope.slope.high);

@@ -44,7 +44,7 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
     if (found) ++controls.run;
     if (found && !*found)
       controls.missed.push_back(
-          fmt::format("{} ({})", name, remedy_words(trunks, "more tokens a step or longer forks may")));
+          fmt::format("{} ({})", name, remedy_words(trunks, "more tokens per step or longer forks")));
     controls.results.push_back({name, found, difference});
   };
   bool any_apart = false, any_beyond = false;
@@ -175,8 +175,8 @@ std::vector<double> mean_course(const std::vector<std::vector<double>>& forks) {
   return mean;
 }
 
-/// Returns the switch price at one age from the probes of each trunk's initial state; null if they lack it.
-std::optional<SwitchPrice> probed_switch(const std::vector<const Fidelity*>& probes) {
+/// Returns the loss gap at the switch at one age from the probes of each trunk's initial state; null if they lack it.
+std::optional<SwitchGap> probed_switch(const std::vector<const Fidelity*>& probes) {
   std::vector<double> means;
   double squares = 0, freedom = 0;  // squared errors of the means over the batches, and their
                                     // degrees of freedom
@@ -193,26 +193,26 @@ std::optional<SwitchPrice> probed_switch(const std::vector<const Fidelity*>& pro
   const double mean = mean_and_spread(means).mean;
   if (means.size() >= std::size_t{kFewestUnits}) {
     const MeanWithInterval interval = *mean_with_interval(means);
-    return SwitchPrice{mean, interval.low, interval.high, SwitchPrice::Source::trunks};
+    return SwitchGap{mean, interval.low, interval.high, SwitchGap::Source::trunks};
   }
-  SwitchPrice price{mean, {}, {}, SwitchPrice::Source::batches};
+  SwitchGap gap{mean, {}, {}, SwitchGap::Source::batches};
   if (freedom > 0) {
     const double half =
         student_t_quantile(0.975, freedom) * std::sqrt(squares) / static_cast<double>(means.size());
-    price.low = mean - half, price.high = mean + half;
+    gap.low = mean - half, gap.high = mean + half;
   }
-  return price;
+  return gap;
 }
 
-/// Returns the switch price from the forks' first step, whose loss precedes any update.
-std::optional<SwitchPrice> first_step_switch(const std::vector<std::vector<double>>& courses) {
+/// Returns the loss gap at the switch from the forks' first step, whose loss precedes any update.
+std::optional<SwitchGap> first_step_switch(const std::vector<std::vector<double>>& courses) {
   std::vector<double> first;
   for (const std::vector<double>& course : courses)
     if (!course.empty() && std::isfinite(course.front())) first.push_back(course.front());
   if (first.empty()) return std::nullopt;
-  SwitchPrice price{mean_and_spread(first).mean, {}, {}, SwitchPrice::Source::first_step};
-  if (const auto interval = mean_with_interval(first)) price.low = interval->low, price.high = interval->high;
-  return price;
+  SwitchGap gap{mean_and_spread(first).mean, {}, {}, SwitchGap::Source::first_step};
+  if (const auto interval = mean_with_interval(first)) gap.low = interval->low, gap.high = interval->high;
+  return gap;
 }
 
 /// Held-out losses of forks minus those of BF16's, by trunk.
@@ -238,10 +238,10 @@ struct HeldOutDifferences {
   }
 };
 
-/// Returns switch price and course by age. `bf16_losses`: mean loss of BF16's forks by age, nats. `small`: largest
+/// Returns the loss gap at the switch and course by age. `bf16_losses`: mean loss of BF16's forks by age, nats. `small`: largest
 /// change along the fork that does not matter, as a fraction of that loss.
-std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recipe,
-                                 const std::map<std::int64_t, double>& bf16_losses, double small) {
+std::vector<CardGaps> gaps_of(const StudyRows& rows, const std::string& recipe,
+                              const std::map<std::int64_t, double>& bf16_losses, double small) {
   std::map<std::int64_t, std::vector<const Fidelity*>> probes;
   // by age and trunk: one fork per data seed
   std::map<std::int64_t, std::map<std::int64_t, std::vector<std::vector<double>>>> forks;
@@ -257,22 +257,22 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
       fork.push_back(ours[i] - theirs[i]);
     held_out[cell.age].add(cell.trunk, record, reference);
   }
-  std::vector<CardPrice> prices;
+  std::vector<CardGaps> gaps;
   for (const auto& [age, trunks] : forks) {
     std::vector<std::vector<double>> courses;
     for (const auto& [trunk, own] : trunks) courses.push_back(mean_course(own));
-    CardPrice& price = prices.emplace_back();
-    price.age = age;
-    price.tokens_per_parameter = rows.tokens_per_parameter(age);
-    price.bf16_loss = bf16_losses.at(age);
+    CardGaps& at_age = gaps.emplace_back();
+    at_age.age = age;
+    at_age.tokens_per_parameter = rows.tokens_per_parameter(age);
+    at_age.bf16_loss = bf16_losses.at(age);
     if (const auto probe = probes.find(age); probe != probes.end())
-      price.at_switch = probed_switch(probe->second);
-    if (!price.at_switch) price.at_switch = first_step_switch(courses);
-    price.course = fit_course(courses, small * price.bf16_loss);
-    price.held_out = HeldOutDifferences::over_trunks(held_out[age].in_recipe, trunks.size());
-    price.held_out_in_bf16 = HeldOutDifferences::over_trunks(held_out[age].in_bf16, trunks.size());
+      at_age.at_switch = probed_switch(probe->second);
+    if (!at_age.at_switch) at_age.at_switch = first_step_switch(courses);
+    at_age.course = fit_course(courses, small * at_age.bf16_loss);
+    at_age.held_out = HeldOutDifferences::over_trunks(held_out[age].in_recipe, trunks.size());
+    at_age.held_out_in_bf16 = HeldOutDifferences::over_trunks(held_out[age].in_bf16, trunks.size());
   }
-  return prices;
+  return gaps;
 }
 
 /// Fits the loss gaps of every trunk over the tokens per parameter that its model had seen. Leaves out ages that forks of
@@ -280,7 +280,7 @@ std::vector<CardPrice> prices_of(const StudyRows& rows, const std::string& recip
 std::optional<CardAgeLaw> age_law_of(const StudyRows& rows, const ForkEvidence& evidence,
                                      std::int64_t fork_steps,
                                      const std::map<std::int64_t, double>& bf16_losses) {
-  std::vector<AgedPrice> prices, shares;
+  std::vector<AgedGap> gaps, shares;
   std::set<double> ages;
   for (const AgeDifferences& one : evidence.ages) {
     const auto age = rows.tokens_per_parameter(one.age);
@@ -289,19 +289,19 @@ std::optional<CardAgeLaw> age_law_of(const StudyRows& rows, const ForkEvidence& 
     ages.insert(*age);
     for (const auto& [trunk, differences] : one.by_trunk) {
       const double gap = mean_and_spread(differences).mean;
-      prices.push_back({trunk, *age, gap});
+      gaps.push_back({trunk, *age, gap});
       shares.push_back({trunk, *age, gap / bf16_losses.at(one.age)});
     }
   }
-  auto law = fit_age_law(prices), share = fit_age_law(shares);
+  auto law = fit_age_law(gaps), share = fit_age_law(shares);
   if (!law || !share) return std::nullopt;
   CardAgeLaw result{std::move(*law), std::move(*share), *ages.begin(), *ages.rbegin(), {}, {}};
-  const auto forecast = [&](std::vector<AgedPrice> all) -> std::optional<MeanWithInterval> {
-    std::erase_if(all, [&](const AgedPrice& one) { return one.tokens_per_parameter == result.oldest; });
+  const auto forecast = [&](std::vector<AgedGap> all) -> std::optional<MeanWithInterval> {
+    std::erase_if(all, [&](const AgedGap& one) { return one.tokens_per_parameter == result.oldest; });
     const auto younger = fit_age_law(all);
     return younger ? std::optional(younger->at(result.oldest)) : std::nullopt;
   };
-  result.forecast = forecast(std::move(prices)), result.share_forecast = forecast(std::move(shares));
+  result.forecast = forecast(std::move(gaps)), result.share_forecast = forecast(std::move(shares));
   return result;
 }
 
@@ -390,7 +390,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);
     card.fork = typical_fork(cells);
     if (card.fork) card.changes = changes_of(*card.fork);
-    card.prices = prices_of(rows, recipe, bf16_losses, rows.margin / 2);
+    card.gaps = gaps_of(rows, recipe, bf16_losses, rows.margin / 2);
     card.age_law = age_law_of(rows, asked[i], common.fork_steps, bf16_losses);
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
     card.outlier_ffn = outlier_ladder(rows, recipe, "ffn");
@@ -429,18 +429,18 @@ void name_incumbent(std::vector<StudyRows>& studies, const std::string& recipe) 
 
 }  // namespace
 
-const char* name_of(SwitchPrice::Source source) {
+const char* name_of(SwitchGap::Source source) {
   static constexpr const char* kNames[] = {"trunks", "batches", "first_step"};
   return kNames[static_cast<int>(source)];
 }
 
-std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t age) {
+std::optional<MeanWithInterval> loss_gap_at(const StudyCard& card, std::int64_t age) {
   const AgeInterval* found = find_age(card.verdict, age);
   return found ? found->difference : std::nullopt;
 }
 
-std::optional<MeanWithInterval> share_at(const StudyCard& card, const CardPrice& price) {
-  return ratio_to(settled_at(card, price.age), price.bf16_loss);
+std::optional<MeanWithInterval> share_at(const StudyCard& card, const CardGaps& at_age) {
+  return ratio_to(loss_gap_at(card, at_age.age), at_age.bf16_loss);
 }
 
 const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age) {
@@ -451,7 +451,7 @@ const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age) {
 
 std::string age_words(const StudyCard& card) {
   std::vector<std::optional<double>> ages;
-  for (const CardPrice& price : card.prices) ages.push_back(price.tokens_per_parameter);
+  for (const CardGaps& at_age : card.gaps) ages.push_back(at_age.tokens_per_parameter);
   return age_words(ages);
 }
 
@@ -471,8 +471,8 @@ std::optional<std::string> change_words(const StudyCard& card) {
   for (const CardChange& change : card.changes)
     words += fmt::format("{}{} after step {}", words.empty() ? "" : ", ", change.recipe, change.after);
   return fmt::format(
-      "{}: {} changes to {} of {}: its difference, course and trend include the steps that follow.",
-      card.model, card.verdict.recipe, words, card.fork_steps);
+      "{}: {} changes to {} of {}: its loss gap, course and trend include the steps that follow.", card.model,
+      card.verdict.recipe, words, card.fork_steps);
 }
 
 std::string contrast_words(const StudyCard& card) {

@@ -46,9 +46,9 @@ struct StepDifference {
   MeanWithInterval difference;
 };
 
-/// Price of switching to the recipe before any update: its loss minus BF16's at equal weights
+/// Loss gap of switching to the recipe before any update: its loss minus BF16's at equal weights
 /// and tokens, in nats.
-struct SwitchPrice {
+struct SwitchGap {
   double mean = 0;
   std::optional<double> low, high;  ///< 95% interval; null if neither trunks nor batches give one
   /// Origin of the interval. trunks: over the trunks, from the fidelity probe. batches: over the probe's
@@ -56,14 +56,14 @@ struct SwitchPrice {
   /// step of the forks.
   enum class Source : std::uint8_t { trunks, batches, first_step } source = Source::trunks;
 };
-const char* name_of(SwitchPrice::Source source);
+const char* name_of(SwitchGap::Source source);
 
-/// Switch price and loss gap of a recipe at one age of the trunks. The loss gap is the verdict's difference at that age.
-struct CardPrice {
+/// Loss gap at the switch and over the forks of a recipe at one age of the trunks. The latter is the verdict's difference at that age.
+struct CardGaps {
   std::int64_t age = 0;
   std::optional<double> tokens_per_parameter;  ///< seen by the model; null if unknown
   double bf16_loss = 0;                        ///< nats, mean over the BF16 forks of this age
-  std::optional<SwitchPrice> at_switch;
+  std::optional<SwitchGap> at_switch;
   std::optional<ForkCourse> course;  ///< null for fewer than two trunks or too short forks
   /// Held-out loss after the forks' last step minus that of BF16's forks, nats, over the trunks: in the recipe, and of
   /// the same weights in BF16. Null without --eval-data, and for fewer than two trunks.
@@ -111,7 +111,7 @@ struct StudyCard {
   std::int64_t fork_steps = 0;
   std::vector<CardChange> changes;  ///< in order; empty for most recipes, and in records of schema 1
   std::vector<CardFidelity> fidelity;
-  std::vector<CardPrice> prices;               ///< by age, youngest first
+  std::vector<CardGaps> gaps;                  ///< by age, youngest first
   std::optional<CardAgeLaw> age_law;           ///< null where fit_age_law() finds none
   std::optional<std::int64_t> trained_tokens;  ///< as in StudyPlace
   std::optional<bool> steady;                  ///< as in StudyPlace
@@ -132,9 +132,9 @@ std::vector<StudyCard> study_cards(const RecordRefs& records,
 
 /// Returns the loss gap at an age: the mean difference over the last half of the forks' steps, nats.
 /// Null if the card has no interval at that age.
-std::optional<MeanWithInterval> settled_at(const StudyCard& card, std::int64_t age);
+std::optional<MeanWithInterval> loss_gap_at(const StudyCard& card, std::int64_t age);
 /// Returns the loss gap at an age as a fraction of BF16's loss there; null if the card has no interval at that age.
-std::optional<MeanWithInterval> share_at(const StudyCard& card, const CardPrice& price);
+std::optional<MeanWithInterval> share_at(const StudyCard& card, const CardGaps& at_age);
 /// Returns a verdict's differences at an age; null if it has none there.
 const AgeInterval* find_age(const ForkVerdict& verdict, std::int64_t age);
 /// Returns "at 0.18 to 0.73 tokens per parameter", over all ages of a card.
@@ -144,7 +144,7 @@ std::string age_words(const StudyCard& card);
 std::string outcome_words(const ForkVerdict& verdict);
 /// Returns "equivalent for 36m at 0.18 to 0.73 tokens per parameter": a verdict holds for a model at an age.
 std::string verdict_words(const StudyCard& card);
-/// Returns "36m: nvfp4 changes to bf16 after step 123 of 150: its difference, course and trend include the steps that
+/// Returns "36m: nvfp4 changes to bf16 after step 123 of 150: its loss gap, course and trend include the steps that
 /// follow."; null if the recipe does not change during the forks.
 std::optional<std::string> change_words(const StudyCard& card);
 /// Returns "better than nvfp4 for 36m at 0.18 to 0.73 tokens per parameter". The card must have a contrast.

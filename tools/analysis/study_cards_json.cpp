@@ -29,20 +29,20 @@ Json json_of(const std::optional<MeanWithInterval>& value, const char* name) {
           {"high", part(&MeanWithInterval::high)}};
 }
 
-Json json_of(const std::optional<SwitchPrice>& price) {
-  if (!price) return Json();
-  return {{"difference", json_of(price->mean)},
-          {"low", json_of(price->low)},
-          {"high", json_of(price->high)},
-          {"over", name_of(price->source)}};
+Json json_of(const std::optional<SwitchGap>& gap) {
+  if (!gap) return Json();
+  return {{"loss_gap", json_of(gap->mean)},
+          {"low", json_of(gap->low)},
+          {"high", json_of(gap->high)},
+          {"over", name_of(gap->source)}};
 }
 
 Json json_of(const std::optional<ForkCourse>& course) {
   if (!course) return Json();
-  Json plateau = json_of(course->plateau, "difference");
+  Json plateau = json_of(course->plateau, "loss_gap");
   plateau["above_zero"] = course->plateau ? Json(course->above_zero()) : Json();
   return {{"shape", name_of(course->shape)},
-          {"change", json_of(std::optional(course->change), "difference")},
+          {"change", json_of(std::optional(course->change), "loss_gap")},
           {"tau", course->tau},
           {"plateau", plateau}};
 }
@@ -70,26 +70,26 @@ Json tokens_json(const std::optional<MeanWithInterval>& gap) {
   return {{"law", law.name}, {"source", law.source}, {"horizons", horizons}};
 }
 
-Json prices_json(const StudyCard& card) {
-  Json prices = Json::array();
-  for (const CardPrice& price : card.prices)
-    prices.push_back({{"age", price.age},
-                      {"tokens_per_parameter", json_of(price.tokens_per_parameter)},
-                      {"bf16_loss", price.bf16_loss},
-                      {"switch", json_of(price.at_switch)},
-                      {"settled", json_of(settled_at(card, price.age), "difference")},
-                      {"course", json_of(price.course)},
-                      {"held_out", json_of(price.held_out, "difference")},
-                      {"held_out_in_bf16", json_of(price.held_out_in_bf16, "difference")}});
-  return prices;
+Json gaps_json(const StudyCard& card) {
+  Json gaps = Json::array();
+  for (const CardGaps& at_age : card.gaps)
+    gaps.push_back({{"age", at_age.age},
+                    {"tokens_per_parameter", json_of(at_age.tokens_per_parameter)},
+                    {"bf16_loss", at_age.bf16_loss},
+                    {"at_switch", json_of(at_age.at_switch)},
+                    {"over_forks", json_of(loss_gap_at(card, at_age.age), "loss_gap")},
+                    {"course", json_of(at_age.course)},
+                    {"held_out", json_of(at_age.held_out, "loss_gap")},
+                    {"held_out_in_bf16", json_of(at_age.held_out_in_bf16, "loss_gap")}});
+  return gaps;
 }
 
 Json ages_json(const ForkVerdict& verdict) {
   Json ages = Json::array();
   for (const auto& [age, mean, difference] : verdict.by_age) {
     ages.push_back({{"age", age}});
-    ages.back().update(json_of(difference, "difference"));
-    if (mean) ages.back()["difference"] = *mean;
+    ages.back().update(json_of(difference, "loss_gap"));
+    if (mean) ages.back()["loss_gap"] = *mean;
   }
   return ages;
 }
@@ -98,7 +98,7 @@ Json json_of(const std::optional<DeploymentAnswer>& answer) {
   if (!answer) return Json();
   const ForkVerdict& verdict = answer->verdict;
   Json json = {{"verdict", name_of(verdict.outcome)}, {"reason", verdict.reason}};
-  json.update(json_of(verdict.difference, "difference"));
+  json.update(json_of(verdict.difference, "loss_gap"));
   json.update({{"text", json_of(answer->text)},
                {"bf16_loss", answer->bf16_loss},
                {"share", json_of(answer->share, "mean")},
@@ -122,7 +122,7 @@ Json json_of(const std::optional<Deployment>& deployment) {
   Json across = Json::array();
   for (const ReadingDifference& one : deployment->across) {
     across.push_back({{"recipe", one.recipe}});
-    across.back().update(json_of(std::optional(one.difference), "difference"));
+    across.back().update(json_of(std::optional(one.difference), "loss_gap"));
   }
   return {{"tokens", deployment->tokens},
           {"bf16_loss", deployment->bf16_loss},
@@ -146,7 +146,7 @@ Json json_of(const std::optional<CardAgeLaw>& card) {
           {"exponent_of_share", json_of(std::optional(card->share.exponent()), "mean")},
           {"youngest", card->youngest},
           {"oldest", card->oldest},
-          {"forecast_of_oldest", json_of(card->forecast, "difference")},
+          {"forecast_of_oldest", json_of(card->forecast, "loss_gap")},
           {"share_forecast_of_oldest", json_of(card->share_forecast, "share")}};
 }
 
@@ -160,7 +160,7 @@ Json outputs_json(const CardOutputs& outputs) {
 Json contrast_json(const StudyCard& card) {
   if (!card.contrast) return Json();
   const ForkVerdict& verdict = card.contrast->verdict;
-  Json fork = json_of(verdict.difference, "difference");
+  Json fork = json_of(verdict.difference, "loss_gap");
   fork["age"] = verdict.age, fork["ages"] = ages_json(verdict);
   fork["trunks"] = verdict.trunks, fork["seeds"] = verdict.seeds;
   return {{"recipe", card.contrast->incumbent},
@@ -193,49 +193,48 @@ Json json_of(const StudyCard& card) {
     controls.push_back({{"name", one.name}, {"found", one.found ? Json(*one.found) : Json()}});
   Json learning_rate = json_of(card.learning_rate);
   learning_rate["bf16_holds"] = json_of(card.bf16_learning_rate.holds());
-  return {
-      {"model", card.model},
-      {"recipe", verdict.recipe},
-      {"verdict", name_of(verdict.outcome)},
-      {"statement", verdict_words(card)},
-      {"reason", verdict.reason},
-      {"fork",
-       {{"difference", part(verdict.difference, &MeanWithInterval::mean)},
-        {"low", part(verdict.difference, &MeanWithInterval::low)},
-        {"high", part(verdict.difference, &MeanWithInterval::high)},
-        {"age", verdict.age},
-        {"ages", ages_json(verdict)},
-        {"floor", json_of(card.floor)},
-        {"margin", card.margin},
-        {"bf16_loss", card.bf16_loss},
-        {"trunks", verdict.trunks},
-        {"seeds", verdict.seeds},
-        {"looks", verdict.looks.trunks},
-        {"steps", card.fork_steps},
-        {"recipe_changes", changes_json(card)}}},
-      {"trend",
-       {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
-        {"low", part(verdict.trend, &MeanWithInterval::low)},
-        {"high", part(verdict.trend, &MeanWithInterval::high)}}},
-      {"deployment", json_of(card.deployment)},
-      {"against", contrast_json(card)},
-      {"prices", prices_json(card)},
-      {"age_law", json_of(card.age_law)},
-      {"tokens", tokens_json(card.prices.empty() ? std::nullopt : settled_at(card, card.prices.back().age))},
-      {"trained_tokens", card.trained_tokens ? Json(*card.trained_tokens) : Json()},
-      {"steady", card.steady ? Json(*card.steady) : Json()},
-      {"fidelity", fidelity},
-      {"ladders",
-       {{"outlier_ffn", json_of(card.outlier_ffn)},
-        {"outlier_norm", json_of(card.outlier_norm)},
-        {"outlier_vo", json_of(card.outlier_vo)},
-        {"learning_rate", learning_rate},
-        {"bits", json_of(card.bits)},
-        {"exponent_bits", json_of(card.exponent_bits)},
-        {"batch", json_of(card.batch)}}},
-      {"controls", controls},
-      {"machine", card.machine},
-      {"study", card.study}};
+  return {{"model", card.model},
+          {"recipe", verdict.recipe},
+          {"verdict", name_of(verdict.outcome)},
+          {"statement", verdict_words(card)},
+          {"reason", verdict.reason},
+          {"fork",
+           {{"loss_gap", part(verdict.difference, &MeanWithInterval::mean)},
+            {"low", part(verdict.difference, &MeanWithInterval::low)},
+            {"high", part(verdict.difference, &MeanWithInterval::high)},
+            {"age", verdict.age},
+            {"ages", ages_json(verdict)},
+            {"floor", json_of(card.floor)},
+            {"margin", card.margin},
+            {"bf16_loss", card.bf16_loss},
+            {"trunks", verdict.trunks},
+            {"seeds", verdict.seeds},
+            {"looks", verdict.looks.trunks},
+            {"steps", card.fork_steps},
+            {"recipe_changes", changes_json(card)}}},
+          {"trend",
+           {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
+            {"low", part(verdict.trend, &MeanWithInterval::low)},
+            {"high", part(verdict.trend, &MeanWithInterval::high)}}},
+          {"deployment", json_of(card.deployment)},
+          {"against", contrast_json(card)},
+          {"loss_gaps", gaps_json(card)},
+          {"age_law", json_of(card.age_law)},
+          {"tokens", tokens_json(card.gaps.empty() ? std::nullopt : loss_gap_at(card, card.gaps.back().age))},
+          {"trained_tokens", card.trained_tokens ? Json(*card.trained_tokens) : Json()},
+          {"steady", card.steady ? Json(*card.steady) : Json()},
+          {"fidelity", fidelity},
+          {"ladders",
+           {{"outlier_ffn", json_of(card.outlier_ffn)},
+            {"outlier_norm", json_of(card.outlier_norm)},
+            {"outlier_vo", json_of(card.outlier_vo)},
+            {"learning_rate", learning_rate},
+            {"bits", json_of(card.bits)},
+            {"exponent_bits", json_of(card.exponent_bits)},
+            {"batch", json_of(card.batch)}}},
+          {"controls", controls},
+          {"machine", card.machine},
+          {"study", card.study}};
 }
 
 }  // namespace

@@ -107,8 +107,8 @@ TEST_CASE("study_cards: every age has a margin of its own, a fraction of its BF1
   REQUIRE(cards.size() == 2);
   CHECK_THAT(cards[0].bf16_loss, Catch::Matchers::WithinAbs(bf16_loss() - 1.5, 1e-12));
   CHECK_THAT(cards[0].margin, Catch::Matchers::WithinRel(kMargin * (bf16_loss() - 3), 1e-9));
-  CHECK_THAT(cards[0].prices.at(0).bf16_loss, Catch::Matchers::WithinAbs(bf16_loss(), 1e-12));
-  CHECK_THAT(cards[0].prices.at(1).bf16_loss, Catch::Matchers::WithinAbs(bf16_loss() - 3, 1e-12));
+  CHECK_THAT(cards[0].gaps.at(0).bf16_loss, Catch::Matchers::WithinAbs(bf16_loss(), 1e-12));
+  CHECK_THAT(cards[0].gaps.at(1).bf16_loss, Catch::Matchers::WithinAbs(bf16_loss() - 3, 1e-12));
   CHECK(cards[0].verdict.recipe == "blockwise");
   CHECK(cards[0].verdict.outcome == ForkOutcome::equivalent);
   CHECK(cards[1].verdict.outcome == ForkOutcome::worse);
@@ -162,14 +162,14 @@ TEST_CASE("study_cards: a missed control or a high noise floor is reported with 
   // Half the margin is 0.0052 nats.
   CHECK(contains(reason_with(with(0.003, 0.006, 1e-3)), "rowwise_e4m1 beyond half the margin (about "));
   CHECK(contains(reason_with(with(0.003, 0.003, 1e-4)),
-                 "rowwise_e4m1 beyond half the margin (no number of trunks would; "
-                 "more tokens a step or longer forks may)"));
+                 "rowwise_e4m1 beyond half the margin (no number of trunks would settle it; "
+                 "more tokens per step or longer forks may)"));
   CHECK(contains(reason_with(with(0.0012, 0.1, 1e-3)), "rowwise_e5m2 apart from rowwise (about "));
   const std::string loud = reason_with(with(0.003, 0.1, 1e-5), 5e-4);
   INFO(loud);
   CHECK((contains(loud, "above a tenth of the margin") && contains(loud, "(about ")));
   CHECK(contains(reason_with(with(0.003, 0.1, 1e-5), 2e-3),
-                 "(no number of trunks would; more tokens a step may)"));
+                 "(no number of trunks would settle it; more tokens per step may)"));
 }
 
 TEST_CASE("study_cards: a row is compared only with BF16 of its own trunk and age and seed", "[study]") {
@@ -306,17 +306,17 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
   };
   using Keys = std::vector<std::string>;
   CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "statement", "reason", "fork", "trend",
-                                 "deployment", "against", "prices", "age_law", "tokens", "trained_tokens",
+                                 "deployment", "against", "loss_gaps", "age_law", "tokens", "trained_tokens",
                                  "steady", "fidelity", "ladders", "controls", "machine", "study"});
-  CHECK(keys_of(json[0]["prices"][0]) == Keys{"age", "tokens_per_parameter", "bf16_loss", "switch", "settled",
-                                              "course", "held_out", "held_out_in_bf16"});
-  CHECK(keys_of(json[0]["prices"][0]["switch"]) == Keys{"difference", "low", "high", "over"});
-  CHECK(keys_of(json[0]["prices"][0]["course"]) == Keys{"shape", "change", "tau", "plateau"});
+  CHECK(keys_of(json[0]["loss_gaps"][0]) == Keys{"age", "tokens_per_parameter", "bf16_loss", "at_switch",
+                                                 "over_forks", "course", "held_out", "held_out_in_bf16"});
+  CHECK(keys_of(json[0]["loss_gaps"][0]["at_switch"]) == Keys{"loss_gap", "low", "high", "over"});
+  CHECK(keys_of(json[0]["loss_gaps"][0]["course"]) == Keys{"shape", "change", "tau", "plateau"});
   CHECK(keys_of(json[0]["tokens"]) == Keys{"law", "source", "horizons"});
   CHECK(keys_of(json[0]["tokens"]["horizons"][0]) ==
         Keys{"tokens", "slope", "factor", "low", "high", "break_even", "exact_factor"});
   CHECK(json[0]["statement"] == "equivalent for llama3.2-1b at an unknown number of tokens per parameter");
-  CHECK(keys_of(json[0]["fork"]) == Keys{"difference", "low", "high", "age", "ages", "floor", "margin",
+  CHECK(keys_of(json[0]["fork"]) == Keys{"loss_gap", "low", "high", "age", "ages", "floor", "margin",
                                          "bf16_loss", "trunks", "seeds", "looks", "steps", "recipe_changes"});
   CHECK(keys_of(json[0]["trend"]) == Keys{"slope", "low", "high"});
   CHECK(keys_of(json[0]["ladders"]) ==
@@ -325,7 +325,7 @@ TEST_CASE("cards_to_json: has the documented keys", "[study]") {
 }
 
 TEST_CASE("study_cards: tokens per parameter include those before the study and those of the trunk",
-          "[study][price]") {
+          "[study][gap]") {
   const auto card_of = [](const std::string& init_from, std::optional<std::int64_t> trained) {
     Rows rows;
     rows.add_trunks([&](Record& row) { row.case_fields["init_from"] = init_from; });
@@ -338,17 +338,17 @@ TEST_CASE("study_cards: tokens per parameter include those before the study and 
   };
   constexpr double kParameters = 1'235'814'400, kStepTokens = 8 * 2048;
   const StudyCard young = card_of("", {});
-  REQUIRE(young.prices.size() == 2);
-  CHECK(young.prices[0].tokens_per_parameter.value() == Approx(100 * kStepTokens / kParameters));
-  CHECK(young.prices[1].tokens_per_parameter.value() == Approx(200 * kStepTokens / kParameters));
+  REQUIRE(young.gaps.size() == 2);
+  CHECK(young.gaps[0].tokens_per_parameter.value() == Approx(100 * kStepTokens / kParameters));
+  CHECK(young.gaps[1].tokens_per_parameter.value() == Approx(200 * kStepTokens / kParameters));
   CHECK(verdict_words(young) == "equivalent for llama3.2-1b at 0.0013 to 0.0027 tokens per parameter");
   const StudyCard trained = card_of("weights.safetensors", 2'000'000'000'000);
-  CHECK(trained.prices[1].tokens_per_parameter.value() == Approx((2e12 + 200 * kStepTokens) / kParameters));
+  CHECK(trained.gaps[1].tokens_per_parameter.value() == Approx((2e12 + 200 * kStepTokens) / kParameters));
   CHECK(verdict_words(trained) == "equivalent for llama3.2-1b at 1,620 tokens per parameter");
   CHECK(trained.trained_tokens == 2'000'000'000'000);
   // The tokens seen by these weights are unknown; the trunk's steps are only part of them.
   const StudyCard unknown = card_of("weights.safetensors", {});
-  CHECK_FALSE(unknown.prices[1].tokens_per_parameter);
+  CHECK_FALSE(unknown.gaps[1].tokens_per_parameter);
   CHECK(verdict_words(unknown) == "equivalent for llama3.2-1b at an unknown number of tokens per parameter");
 }
 
@@ -365,8 +365,8 @@ Fidelity probe(double difference, double half, std::int64_t batches = 4) {
 
 }  // namespace
 
-TEST_CASE("study_cards: the switch price is the probe's over three trunks or over the batches of fewer",
-          "[study][price]") {
+TEST_CASE("study_cards: the switch gap is the probe's over three trunks or over the batches of fewer",
+          "[study][gap]") {
   const auto switch_of = [](int trunks, const std::function<void(Record&)>& change) {
     Rows rows;
     rows.add_frame();
@@ -377,32 +377,32 @@ TEST_CASE("study_cards: the switch price is the probe's over three trunks or ove
         Rows::ask(row);
         change(row);
       }
-    return study_cards(rows.refs()).at(0).prices.at(0).at_switch;
+    return study_cards(rows.refs()).at(0).gaps.at(0).at_switch;
   };
   const auto probed = [](Record& row) {
     row.fidelity = {probe(0.020 + 0.001 * static_cast<double>(row.study->trunk), 0.002), probe(9, 1)};
     row.fidelity.back().stress = "ffn:8:4";
   };
-  const SwitchPrice three = switch_of(3, probed).value();
+  const SwitchGap three = switch_of(3, probed).value();
   CHECK(three.mean == Approx(0.022));
-  CHECK(three.source == SwitchPrice::Source::trunks);
+  CHECK(three.source == SwitchGap::Source::trunks);
   CHECK(three.high.value() - three.mean == Approx(4.302652730 * 0.001 / std::sqrt(3.0)));
   // Two trunks: errors of their means over 4 batches, 0.002 / t(3), with 6 degrees of freedom in all.
-  const SwitchPrice two = switch_of(2, probed).value();
+  const SwitchGap two = switch_of(2, probed).value();
   CHECK(two.mean == Approx(0.0215));
-  CHECK(two.source == SwitchPrice::Source::batches);
+  CHECK(two.source == SwitchGap::Source::batches);
   CHECK(two.high.value() - two.mean ==
         Approx(2.446911851 * std::sqrt(2.0) * 0.002 / 3.182446305 / 2).epsilon(1e-6));
   // Without a probe the first step is used, whose loss precedes any update.
-  const SwitchPrice first = switch_of(3, [](Record& row) {
-                              row.fidelity.clear();
-                              row.training->loss.front() += 0.007;
-                            }).value();
-  CHECK(first.source == SwitchPrice::Source::first_step);
+  const SwitchGap first = switch_of(3, [](Record& row) {
+                            row.fidelity.clear();
+                            row.training->loss.front() += 0.007;
+                          }).value();
+  CHECK(first.source == SwitchGap::Source::first_step);
   CHECK(first.mean == Approx(0.022));
 }
 
-TEST_CASE("study_cards: forks of 1000 steps have a course and plateau and trend", "[study][price]") {
+TEST_CASE("study_cards: forks of 1000 steps have a course and plateau and trend", "[study][gap]") {
   constexpr int kLong = 1000;
   Rows rows;
   rows.add_frame();
@@ -421,13 +421,13 @@ TEST_CASE("study_cards: forks of 1000 steps have a course and plateau and trend"
     }
   const StudyCard card = study_cards(rows.refs()).at(0);
   CHECK(card.fork_steps == kLong);
-  REQUIRE((card.prices.size() == 1 && card.prices[0].course));
-  const ForkCourse& course = *card.prices[0].course;
+  REQUIRE((card.gaps.size() == 1 && card.gaps[0].course));
+  const ForkCourse& course = *card.gaps[0].course;
   CHECK(course.shape == CourseShape::falling);
   REQUIRE(course.plateau);
   CHECK(course.plateau->mean == Approx(0.01502).margin(2e-5));
   CHECK(course.above_zero());
   CHECK(course.tau == Approx(60).epsilon(0.1));
   CHECK(card.curve.back().step == kLong);
-  CHECK(settled_at(card, 300)->mean == Approx(0.01502).margin(2e-5));
+  CHECK(loss_gap_at(card, 300)->mean == Approx(0.01502).margin(2e-5));
 }

@@ -78,7 +78,7 @@ TEST_CASE("study_cards: cards without an incumbent equal those with one but for 
   const auto contrast = with.at(0).at("against");
   CHECK(contrast.at("recipe") == "nvfp4");
   CHECK(contrast.at("verdict") == "better");
-  CHECK(contrast.at("fork").at("difference").get<double>() == Approx(-0.0188));
+  CHECK(contrast.at("fork").at("loss_gap").get<double>() == Approx(-0.0188));
   CHECK(contrast.at("fork").at("ages").size() == 2);
   CHECK(contrast.at("trend").contains("slope"));
   for (auto& card : with) card["against"] = nullptr;

@@ -101,23 +101,23 @@ std::vector<GapEvidence> gap_evidence_of(const std::vector<StudyCard>& cards, co
     if (!total || !active || *active < kSmallestEvidence || card.verdict.trunks < 2 ||
         !case_text(*card.fork, "lora_rank").empty())
       continue;
-    for (const CardPrice& price : card.prices) {
-      const auto gap = settled_at(card, price.age);
-      if (!gap || !price.tokens_per_parameter || !(*price.tokens_per_parameter > 0) ||
-          !(price.bf16_loss > 0) || !std::isfinite(gap->mean) || !std::isfinite(gap->high))
+    for (const CardGaps& at_age : card.gaps) {
+      const auto gap = loss_gap_at(card, at_age.age);
+      if (!gap || !at_age.tokens_per_parameter || !(*at_age.tokens_per_parameter > 0) ||
+          !(at_age.bf16_loss > 0) || !std::isfinite(gap->mean) || !std::isfinite(gap->high))
         continue;
       GapEvidence one;
       one.records = records, one.recipe = card.verdict.recipe;
-      one.parameters = *active, one.tokens_per_parameter = *price.tokens_per_parameter * *total / *active;
-      one.bf16_loss = price.bf16_loss, one.fork_steps = card.fork_steps;
+      one.parameters = *active, one.tokens_per_parameter = *at_age.tokens_per_parameter * *total / *active;
+      one.bf16_loss = at_age.bf16_loss, one.fork_steps = card.fork_steps;
       one.gap = gap->mean, one.runs = card.verdict.trunks, one.gap_error = error_of(*gap, one.runs);
-      if (price.held_out) one.held_out = price.held_out->mean;
-      if (price.held_out_in_bf16 && card.changes.empty())
-        one.in_bf16 = measured(*price.held_out_in_bf16, one.runs);
+      if (at_age.held_out) one.held_out = at_age.held_out->mean;
+      if (at_age.held_out_in_bf16 && card.changes.empty())
+        one.in_bf16 = measured(*at_age.held_out_in_bf16, one.runs);
       if (card.deployment && card.changes.empty())
-        if (const auto gap_in_recipe = difference_at(card.deployment->in_recipe, price.age))
+        if (const auto gap_in_recipe = difference_at(card.deployment->in_recipe, at_age.age))
           one.in_recipe = measured(*gap_in_recipe, one.runs);
-      if (price.at_switch) one.at_switch = price.at_switch->mean;
+      if (at_age.at_switch) one.at_switch = at_age.at_switch->mean;
       evidence.push_back(std::move(one));
     }
   }

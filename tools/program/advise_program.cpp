@@ -147,7 +147,7 @@ AdviseHost advise_host() {
 
 CLI::App* add_advise_command(CLI::App& app, AdviseCommand& command) {
   CLI::App* sub =
-      app.add_subcommand("advise", "which recipe for a model on given GPUs, and at what price in loss");
+      app.add_subcommand("advise", "which recipe for a model on given GPUs, and at what loss gap");
   sub->footer(
       "Answers from your records, the records that come with the program, and predictions; runs nothing.\n"
       "\n"

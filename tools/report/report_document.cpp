@@ -65,7 +65,7 @@ constexpr NamedSections kSections[] = {
     {"readings", never, once<readings_section>},
     {"contrast", always, once<contrast_section>},
     {"outputs", never, once<outputs_section>},
-    {"price", never, once<price_section>},
+    {"loss-gap", never, once<loss_gap_section>},
     {"pays", always, once<break_even_section>},
     {"age", never, once<age_section>},
     {"ladders", never, once<ladders_section>},

@@ -15,7 +15,7 @@
 #include "results/record/characters.h"
 #include "results/record/record_folder.h"
 #include "results/record/record_samples.h"
-#include "tools/law/loss_prices.h"
+#include "tools/law/expected_gaps.h"
 #include "tools/report/reduce_record.h"
 #include "tools/report/report.h"
 #include "tools/report/sections_testing.h"
@@ -137,10 +137,10 @@ TEST_CASE("report: headline rows go from fastest to slowest and a study of anoth
   const std::string judged = render_term(make_report(both, {{}, "headline", true}), {80, true});
   INFO(judged);
   CHECK_FALSE(contains(judged, "1.38x     73.0  equivalent"));
-  const auto price = LossPrices(committed_law(), {}, committed_evidence())
-                         .at("tensorwise", {8030261248., 1e12, Serving::bf16}, 1e12);
-  CHECK(contains(judged, fmt::format("1.38x     73.0  {:.4f} [{:.4f}, {:.4f}] at 1T", price->gap.mean,
-                                     price->gap.low, price->gap.high)));
+  const auto expected = ExpectedGaps(committed_law(), {}, committed_evidence())
+                            .at("tensorwise", {8030261248., 1e12, Serving::bf16}, 1e12);
+  CHECK(contains(judged, fmt::format("1.38x     73.0  {:.4f} [{:.4f}, {:.4f}] at 1T", expected->gap.mean,
+                                     expected->gap.low, expected->gap.high)));
   CHECK(contains(judged, "model 36m"));  // its cards judge no timed row
   CHECK(contains(judged, "equivalent, +0.0012 nats"));
 }

@@ -44,7 +44,7 @@ std::string law_words(const StudyCard& card) {
   std::string words =
       fmt::format("{}: the law from {} to {} tokens per parameter has an exponent of {}", card.verdict.recipe,
                   ratio_words(law.youngest), ratio_words(law.oldest), mean_text(law.share.exponent(), 2));
-  if (const auto measured = share_at(card, card.prices.back()); measured && law.share_forecast)
+  if (const auto measured = share_at(card, card.gaps.back()); measured && law.share_forecast)
     words += fmt::format("; without its oldest age it forecasts {} there, and {} was measured",
                          percent_text(law.share_forecast), percent_text(measured));
   return words + fmt::format("; at 10 times the oldest age it gives {}.",
@@ -54,20 +54,20 @@ std::string law_words(const StudyCard& card) {
 /// Returns a sentence that compares a model's loss gap with the law of another model; empty if the gap or the age is
 /// unknown.
 std::string beside_words(const StudyCard& fitted, const StudyCard& other) {
-  const CardPrice& price = other.prices.back();
-  const auto measured = share_at(other, price);
-  if (!measured || !price.tokens_per_parameter) return "";
+  const CardGaps& at_age = other.gaps.back();
+  const auto measured = share_at(other, at_age);
+  if (!measured || !at_age.tokens_per_parameter) return "";
   return fmt::format(
       "{}: the law of {}, extrapolated to {} tokens per parameter, gives {} of BF16's loss; {} was measured there at {}.",
-      fitted.verdict.recipe, fitted.model, ratio_words(*price.tokens_per_parameter),
-      percent_text(fitted.age_law->share.at(*price.tokens_per_parameter)), other.model,
+      fitted.verdict.recipe, fitted.model, ratio_words(*at_age.tokens_per_parameter),
+      percent_text(fitted.age_law->share.at(*at_age.tokens_per_parameter)), other.model,
       percent_text(measured));
 }
 
 void add_other_models(Section& section, const std::vector<StudyCard>& cards) {
   for (const StudyCard& fitted : cards)
     for (const StudyCard& other : cards) {
-      if (!has_law(fitted) || has_law(other) || other.prices.empty()) continue;
+      if (!has_law(fitted) || has_law(other) || other.gaps.empty()) continue;
       if (other.model == fitted.model || other.verdict.recipe != fitted.verdict.recipe) continue;
       if (std::string words = beside_words(fitted, other); !words.empty())
         section.lines.push_back(std::move(words));
@@ -76,10 +76,11 @@ void add_other_models(Section& section, const std::vector<StudyCard>& cards) {
 
 std::vector<Point> measured_points(const StudyCard& card) {
   std::vector<Point> points;
-  for (const CardPrice& price : card.prices)
-    if (const auto share = share_at(card, price);
-        share && price.tokens_per_parameter && *price.tokens_per_parameter > 0)
-      points.push_back({*price.tokens_per_parameter, {100 * share->mean, 100 * share->low, 100 * share->high}});
+  for (const CardGaps& at_age : card.gaps)
+    if (const auto share = share_at(card, at_age);
+        share && at_age.tokens_per_parameter && *at_age.tokens_per_parameter > 0)
+      points.push_back(
+          {*at_age.tokens_per_parameter, {100 * share->mean, 100 * share->low, 100 * share->high}});
   return points;
 }
 
@@ -124,12 +125,12 @@ void add_figure(Section& section, const ReportInput& input) {
 }
 
 void add_rows(Table& table, const StudyCard& card) {
-  for (const CardPrice& price : card.prices) {
-    const auto share = share_at(card, price);
-    if (!share || !price.tokens_per_parameter) continue;
-    table.rows.push_back({card.model, card.verdict.recipe, ratio_words(*price.tokens_per_parameter),
-                          percent_text(share), mean_text(*settled_at(card, price.age)),
-                          fmt::format("{:.3f}", price.bf16_loss)});
+  for (const CardGaps& at_age : card.gaps) {
+    const auto share = share_at(card, at_age);
+    if (!share || !at_age.tokens_per_parameter) continue;
+    table.rows.push_back({card.model, card.verdict.recipe, ratio_words(*at_age.tokens_per_parameter),
+                          percent_text(share), mean_text(*loss_gap_at(card, at_age.age)),
+                          fmt::format("{:.3f}", at_age.bf16_loss)});
   }
 }
 

@@ -18,15 +18,15 @@ namespace {
 constexpr const char* kTitle = "How does the loss gap grow with age?";
 constexpr std::int64_t kAges[] = {150, 400, 1600, 4000};
 
-/// Adds forks whose price is scale x age^exponent at every age except the oldest, where it is `oldest` times
+/// Adds forks whose gap is scale x age^exponent at every age except the oldest, where it is `oldest` times
 /// that.
 void add_forks(Rows& rows, const std::string& recipe, double scale, double exponent, double oldest = 1) {
   for (std::int64_t trunk = 1; trunk <= 3; ++trunk)
     for (const std::int64_t age : kAges) {
       const double own = exponent + 0.005 * static_cast<double>(trunk - 2);
-      double price = scale * std::pow(static_cast<double>(age), own);
-      if (age == kAges[3]) price *= oldest;
-      Record& row = rows.add(recipe, StudyPart::fork, trunk, age, price);
+      double gap = scale * std::pow(static_cast<double>(age), own);
+      if (age == kAges[3]) gap *= oldest;
+      Record& row = rows.add(recipe, StudyPart::fork, trunk, age, gap);
       if (recipe != "bf16") Rows::ask(row);
     }
 }
@@ -50,7 +50,7 @@ std::vector<Record> aged_study() {
 /// Returns "+0.385% [", the beginning of a gap in nats as a share of the samples' BF16 loss.
 std::string share_words(double gap) {
   const RecordSet set = samples::set_of(aged_study());
-  return fmt::format("{:+.3g}% [", 100 * gap / make_input(set).cards.front().prices.front().bf16_loss);
+  return fmt::format("{:+.3g}% [", 100 * gap / make_input(set).cards.front().gaps.front().bf16_loss);
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ TEST_CASE("age section: the law is of the share and grows as BF16's loss falls",
   CHECK(contains(law.front(), "exponent of +0.30 "));
 }
 
-TEST_CASE("age section: a price off the law lies outside the forecast", "[study][age]") {
+TEST_CASE("age section: a gap off the law lies outside the forecast", "[study][age]") {
   const RecordSet set = samples::set_of(aged_study());
   const ReportInput input = make_input(set);
   int laws = 0;
@@ -102,7 +102,7 @@ TEST_CASE("age section: a price off the law lies outside the forecast", "[study]
     INFO(card.verdict.recipe);
     REQUIRE(card.age_law);
     REQUIRE(card.age_law->forecast);
-    const MeanWithInterval measured = *settled_at(card, kAges[3]), forecast = *card.age_law->forecast;
+    const MeanWithInterval measured = *loss_gap_at(card, kAges[3]), forecast = *card.age_law->forecast;
     const bool within = forecast.low <= measured.mean && measured.mean <= forecast.high;
     CHECK(within == (card.verdict.recipe != "mxfp8"));
     ++laws;
@@ -117,7 +117,7 @@ TEST_CASE("age section: an age that its forks extend by more than a third is not
   for (const char* recipe : {"bf16", "tensorwise"}) {
     const double scale = recipe == std::string("bf16") ? 0 : 0.001;
     add_forks(rows, recipe, scale, 0.3);
-    // A tenth of a fork's steps: the model is another one at the end of the fork, and the price is off the law.
+    // A tenth of a fork's steps: the model is another one at the end of the fork, and the gap is off the law.
     for (std::int64_t trunk = 1; trunk <= 3; ++trunk) {
       Record& row = rows.add(recipe, StudyPart::fork, trunk, 2, 100 * scale);
       if (scale > 0) Rows::ask(row);
@@ -190,7 +190,7 @@ TEST_CASE("cards_to_json: age_law has the trunks and exponent and forecast", "[s
     CHECK(law.at("exponent").at("low") <= law.at("exponent").at("mean"));
     CHECK(law.at("oldest") > law.at("youngest"));
     CHECK(law.at("exponent_of_share").at("mean").is_number());
-    CHECK(law.at("forecast_of_oldest").at("difference").is_number());
+    CHECK(law.at("forecast_of_oldest").at("loss_gap").is_number());
     CHECK(law.at("share_forecast_of_oldest").at("share").is_number());
   }
 }

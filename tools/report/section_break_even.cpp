@@ -37,7 +37,7 @@ struct ServedGap {
 
 /// Returns the gaps of a card by deployment; the loss gap of training, a raw one, only if its study has none.
 std::vector<ServedGap> gaps_of(const StudyCard& card) {
-  const std::int64_t oldest = card.prices.back().age;
+  const std::int64_t oldest = card.gaps.back().age;
   std::vector<ServedGap> gaps;
   const auto add = [&](const char* served, const std::optional<DeploymentAnswer>& answer) {
     const AgeInterval* there = answer ? find_age(answer->verdict, oldest) : nullptr;
@@ -47,7 +47,7 @@ std::vector<ServedGap> gaps_of(const StudyCard& card) {
     add("in BF16", card.deployment->in_bf16);
     add("in the recipe", card.deployment->in_recipe);
   }
-  if (const auto settled = settled_at(card, oldest); gaps.empty() && settled)
+  if (const auto settled = loss_gap_at(card, oldest); gaps.empty() && settled)
     gaps.push_back({"raw gap", *settled});
   return gaps;
 }
@@ -60,7 +60,7 @@ std::vector<std::string> cells_of(const StudyCard& card, const std::string& mode
   for (const double tokens : kHorizons)
     cells.push_back(fmt::format("{:.4f}", break_even_gap(kBesiroglu2024.slope(tokens), speedup)));
   cells.push_back(mean_text(gap, 4));
-  cells.push_back(fmt::format("{}, {}", card.model, ratio_words(*card.prices.back().tokens_per_parameter)));
+  cells.push_back(fmt::format("{}, {}", card.model, ratio_words(*card.gaps.back().tokens_per_parameter)));
   for (const double tokens : kHorizons) {
     const MeanWithInterval left =
         equal_loss_speedup(exactly(speedup), gap, exactly(kBesiroglu2024.slope(tokens)));
@@ -83,7 +83,7 @@ Section break_even_section(const ReportInput& input) {
   for (const double tokens : kHorizons)
     table.columns.push_back({fmt::format("to equal loss, {}", token_words(tokens))});
   for (const StudyCard& card : input.cards) {
-    if (!card.fork || card.prices.empty() || !card.prices.back().tokens_per_parameter) continue;
+    if (!card.fork || card.gaps.empty() || !card.gaps.back().tokens_per_parameter) continue;
     const std::string label = label_of(card);
     for (const ServedGap& gap : gaps_of(card))
       for (const auto& [key, speedup] : speedups)

@@ -72,13 +72,13 @@ void add_reasons(std::vector<Reason>& reasons, const StudyCard& card) {
 }  // namespace
 
 Section deployment_section(const ReportInput& input) {
-  Section section{"What does training in it cost, by deployment?", {}, {}, {}};
+  Section section{"How large is the loss gap, by deployment?", {}, {}, {}};
   Table table;
   std::vector<Reason> reasons;
   const bool with_bytes = std::any_of(input.cards.begin(), input.cards.end(), [](const StudyCard& card) {
     return card.deployment && card.deployment->bytes_per_token;
   });
-  table.columns = {{"model", true}, {"recipe", true}, {"served", true}, {"difference [95%], nats"}};
+  table.columns = {{"model", true}, {"recipe", true}, {"served", true}, {"loss gap [95%], nats"}};
   if (with_bytes) table.columns.push_back({"per byte [95%], nats"});
   for (const char* title : {"share of loss [95%]", "text, nats"}) table.columns.push_back({title});
   table.columns.push_back({"verdict", true});
@@ -109,11 +109,11 @@ Section deployment_section(const ReportInput& input) {
   section.notes = {
       "Held-out loss after the forks' last step, over the trunks, each answer with a verdict of its own. In BF16: weights "
       "trained in the recipe and read in BF16, minus weights trained and read in BF16. In the recipe: both read in the recipe. "
-      "Raw gap: each read in what it was trained in, which compares two deployments. A break-even of training fits the answer "
+      "Raw gap: each read in what it was trained in, which compares two deployments. A break-even gap fits the answer "
       "for your deployment, never the raw gap.",
       "Text: half of the 95% interval that comes from the choice of the held-out text; the other interval is over the trunks, "
       "which all read the same text.",
-      "Share of loss: the difference over the loss of BF16's forks read in BF16. Models with different tokenizers compare by it, "
+      "Share of loss: the loss gap over the loss of BF16's forks read in BF16. Models with different tokenizers compare by it, "
       "and per byte of the held-out text where the records state the length of its tokens, but not per token."};
   return section;
 }

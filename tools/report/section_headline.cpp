@@ -16,7 +16,7 @@
 #include "tools/analysis/numerics_label.h"
 #include "tools/analysis/published_losses.h"
 #include "tools/analysis/token_cost.h"
-#include "tools/law/loss_prices.h"
+#include "tools/law/expected_gaps.h"
 #include "tools/report/sections.h"
 
 namespace precbench {
@@ -75,11 +75,11 @@ class Judgements {
     if (const PublishedLoss* failure = known_failure(recipe)) return known_failure_words(*failure);
     const auto parameters = active_parameters_of(row.record());
     if (!parameters || *parameters < kSmallestEvidence) return "-";
-    static const LossPrices prices(committed_law(), {}, committed_evidence());
-    const auto price = prices.at(recipe, {*parameters, kTokensOfLaw, Serving::bf16}, kTokensOfLaw);
-    return price ? fmt::format("{:.4f} [{:.4f}, {:.4f}] at {}", price->gap.mean, price->gap.low,
-                               price->gap.high, token_words(kTokensOfLaw))
-                 : "unproven";
+    static const ExpectedGaps gaps(committed_law(), {}, committed_evidence());
+    const auto expected = gaps.at(recipe, {*parameters, kTokensOfLaw, Serving::bf16}, kTokensOfLaw);
+    return expected ? fmt::format("{:.4f} [{:.4f}, {:.4f}] at {}", expected->gap.mean, expected->gap.low,
+                                  expected->gap.high, token_words(kTokensOfLaw))
+                    : "unproven";
   }
 
   std::map<std::pair<std::string, std::string>, const StudyCard*> cards_;  ///< by label and model
@@ -158,7 +158,7 @@ class HeadlineTable {
   }
 
   /// Adds a recipe whose loss was measured at equal weights alone.
-  void add(const Record& record, double price) {
+  void add(const Record& record, double gap) {
     const auto name = [&](const char* key) {
       return field_text(record.case_fields.value(key, nlohmann::ordered_json()));
     };
@@ -167,8 +167,8 @@ class HeadlineTable {
       if (const auto known = record.definition->model->find("name");
           known != record.definition->model->end() && known->is_string())
         model = known->get<std::string>();
-    table.rows.push_back({model, "-", "-", machine_of(record.env), "-", name("recipe"), "-", "-", "-", "-", "-",
-                          fmt::format("{:+.4f} nats before any update", price)});
+    table.rows.push_back({model, "-", "-", machine_of(record.env), "-", name("recipe"), "-", "-", "-", "-",
+                          "-", fmt::format("{:+.4f} nats before any update", gap)});
     rows_.push_back(nullptr);
   }
 
@@ -250,7 +250,7 @@ Section headline_section(const ReportInput& input) {
   for (const std::string& model : models) table.add(model, input.cards);
   if (table.table.rows.empty())
     for (const LocatedRecord* located : input.records)
-      if (const auto price = price_before_updates(located->record)) table.add(located->record, *price);
+      if (const auto gap = gap_before_updates(located->record)) table.add(located->record, *gap);
   if (table.table.rows.empty()) return section;
   const char* rank = input.machines.empty() ? "GPU" : input.machines.front().rank;
   // Studies run on any machine, and records may be of GPUs and CPUs.

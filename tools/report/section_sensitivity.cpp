@@ -90,7 +90,7 @@ std::string name_of_row(const Record& record) {
                      text_in(record.definition->model, "name"), state);
 }
 
-std::string price_words(const Record& record, const CellRecord& whole) {
+std::string switch_gap_words(const Record& record, const CellRecord& whole) {
   const SensitivityRecord& s = *record.sensitivity;
   const std::int64_t tokens = record.training ? record.training->tokens_per_step.value_or(0) : 0;
   std::string words =
@@ -106,25 +106,26 @@ std::string price_words(const Record& record, const CellRecord& whole) {
   return words;
 }
 
-/// Returns a sentence on the sum of single prices and their interaction.
+/// Returns a sentence on the sum of single loss gaps and their interaction.
 std::string sum_words(const CellSum& sum) {
   const bool alone = sum.kind == CellKind::alone;
-  const std::string what = alone ? fmt::format("Prices of {} alone in the recipe", sum.group)
+  const std::string what = alone ? fmt::format("Loss gaps of {} alone in the recipe", sum.group)
                                  : fmt::format("What {} alone in BF16 buy back", sum.group);
   const bool differs = sum.interaction.low && (*sum.interaction.low > 0 || *sum.interaction.high < 0);
-  return fmt::format("{}: {} nats together, {} more than the price of the whole recipe{}.", what,
+  return fmt::format("{}: {} nats together, {} more than that of the whole recipe{}.", what,
                      interval(sum.sum), interval(sum.interaction),
                      differs               ? ": they interact"
                      : sum.interaction.low ? ": no interaction is seen"
                                            : "");
 }
 
-/// Returns the section with the price of each part alone in the recipe, and of alternative formats.
+/// Returns the section with the loss gap of each part alone in the recipe, and of alternative formats.
 Section source_section(const Record& record, const CellRecord& whole) {
   const SensitivityRecord& s = *record.sensitivity;
-  Section section{"Where the loss comes from: " + name_of_row(record), {price_words(record, whole)}, {}, {}};
+  Section section{
+      "Where the loss comes from: " + name_of_row(record), {switch_gap_words(record, whole)}, {}, {}};
   Table table;
-  table.columns = {{"group", true},  {"in the recipe", true}, {"price [95%], nats"},
+  table.columns = {{"group", true},  {"in the recipe", true}, {"loss gap [95%], nats"},
                    {"of the whole"}, {"gradient error"},      {"bias"}};
   const auto add = [&](const CellRecord& cell, const std::string& part) {
     table.rows.push_back({cell.group, part, interval(cell.loss_difference),
@@ -149,7 +150,7 @@ Section source_section(const Record& record, const CellRecord& whole) {
   return section;
 }
 
-/// Returns the section with the price that each part or set recovers if it stays in BF16.
+/// Returns the section with the loss gap that each part or set recovers if it stays in BF16.
 Section keep_section(const Record& record, const CellRecord& whole) {
   constexpr std::size_t kLongTable = 60;
   const SensitivityRecord& s = *record.sensitivity;
@@ -157,7 +158,7 @@ Section keep_section(const Record& record, const CellRecord& whole) {
   Table table;
   table.columns = {{"kept in BF16", true},
                    {"bought back [95%], nats"},
-                   {"of the price"},
+                   {"of the whole"},
                    {"GEMM FLOPs given back"},
                    {"step time"},
                    {"gradient error"},
@@ -177,7 +178,7 @@ Section keep_section(const Record& record, const CellRecord& whole) {
   section.folded = table.rows.size() > kLongTable;
   section.table = std::move(table);
   section.notes = {
-      "Bought back: the price of the whole recipe minus that of the recipe with this part in BF16, on the same batches.",
+      "Bought back: the loss gap of the whole recipe minus that of the recipe with this part in BF16, on the same batches.",
       "GEMM FLOPs given back: the part's share of the FLOPs that the recipe quantizes. Step time: an estimate from these FLOPs, "
       "with quantized GEMMs at twice BF16's rate and nothing else saved. precbench sweep --keep-bf16 WORDS measures it.",
       "Sets are chosen by the single parts' results and measured on other batches."};
@@ -186,7 +187,7 @@ Section keep_section(const Record& record, const CellRecord& whole) {
 
 }  // namespace
 
-std::optional<double> price_before_updates(const Record& record) {
+std::optional<double> gap_before_updates(const Record& record) {
   const CellRecord* whole = record.sensitivity ? cell_of(*record.sensitivity, CellKind::whole) : nullptr;
   return whole ? whole->loss_difference.mean : std::nullopt;
 }

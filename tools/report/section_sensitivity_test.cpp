@@ -1,4 +1,4 @@
-// Tests the sensitivity sections: parts sorted by price, layers sorted by recovered price, and growing sets.
+// Tests the sensitivity sections: parts sorted by gap, layers sorted by recovered gap, and growing sets.
 #include "kernels/testing/catch.h"
 #include "tools/report/sections_testing.h"
 
@@ -8,16 +8,11 @@ namespace {
 
 MeanInterval around(double mean) { return {mean, mean - 0.001, mean + 0.001}; }
 
-CellRecord cell_of(const char* group, CellKind kind, const char* part, double price, double whole,
+CellRecord cell_of(const char* group, CellKind kind, const char* part, double gap, double whole,
                    std::vector<std::string> keep = {}) {
-  return {group,
-          kind,
-          part,
-          around(price),
-          around(whole - price),
-          {around(0.05), around(0.99), around(0)},
-          0.25,
-          std::move(keep)};
+  return {
+      group, kind,           part, around(gap), around(whole - gap), {around(0.05), around(0.99), around(0)},
+      0.25,  std::move(keep)};
 }
 
 Record measured() {
@@ -49,7 +44,7 @@ std::size_t place(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("sensitivity section: parts are listed from the most expensive with the price of the whole",
+TEST_CASE("sensitivity section: parts are listed from the most expensive with the gap of the whole",
           "[sensitivity]") {
   Record record = measured();
   const std::string name = "rowwise on llama3.2-1b (untrained weights)";
@@ -61,7 +56,7 @@ TEST_CASE("sensitivity section: parts are listed from the most expensive with th
   CHECK(place(text, "only down") < place(text, "only o"));
   CHECK(place(text, "only o") < place(text, "only block 1"));
   CHECK(contains(lines_with(text, "only down").at(0), "80.0%"));
-  CHECK(contains(text, "Prices of roles alone in the recipe: +0.01700"));
+  CHECK(contains(text, "Loss gaps of roles alone in the recipe: +0.01700"));
   CHECK(contains(text, "they interact"));
   CHECK(contains(text, "Not measured: elements e4m4: no GEMM takes them."));
   // Records are untrusted input.
@@ -72,7 +67,7 @@ TEST_CASE("sensitivity section: parts are listed from the most expensive with th
   CHECK(section_of({record}, "Where the loss comes from: " + name).empty());
 }
 
-TEST_CASE("sensitivity section: layers are listed by recovered price with their --keep-bf16 words",
+TEST_CASE("sensitivity section: layers are listed by recovered gap with their --keep-bf16 words",
           "[sensitivity]") {
   const std::string text =
       section_of({measured()}, "What buys the loss back: rowwise on llama3.2-1b (untrained weights)");

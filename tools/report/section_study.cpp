@@ -107,8 +107,8 @@ std::string start_words(const StudyCard& card) {
 /// Returns "0.00497 to 0.00607": the margins of the ages.
 std::string margins_words(const StudyCard& card) {
   double largest = card.margin;
-  for (const CardPrice& price : card.prices)
-    largest = std::max(largest, card.margin_fraction * price.bf16_loss);
+  for (const CardGaps& at_age : card.gaps)
+    largest = std::max(largest, card.margin_fraction * at_age.bf16_loss);
   const std::string low = fmt::format("{:.5f}", card.margin), high = fmt::format("{:.5f}", largest);
   return low == high ? low : low + " to " + high;
 }

@@ -89,7 +89,7 @@ TEST_CASE("study section: an MoE study shows route flips", "[study][moe]") {
   CHECK(contains(section_of(records, "Does it train?"), "3.25%"));
 }
 
-TEST_CASE("summary section: of several studies of a model the worst verdict and highest price count",
+TEST_CASE("summary section: of several studies of a model the worst verdict and highest gap count",
           "[study]") {
   std::vector<Record> records = study_records();
   // Another study in which blockwise harms; its id sorts first, then last.
@@ -121,7 +121,7 @@ TEST_CASE("study section: one trunk shows its difference without an interval and
   CHECK(contains(section, "+0.01999 [one trunk]"));
   CHECK(contains(section, "rowwise_e5m2 apart from rowwise not judged with 1 trunk (+0.00299)"));
   CHECK_FALSE(contains(section, "NOT FOUND"));
-  CHECK(contains(section_of(records, "What does the precision cost?"), "+0.01999 [one trunk]"));
+  CHECK(contains(section_of(records, "How large is the loss gap?"), "+0.01999 [one trunk]"));
   // Three trunks find the controls.
   CHECK(contains(section_of(study_records(), "Does it train?"), "rowwise_e5m2 apart from rowwise found"));
 }

@@ -58,9 +58,9 @@ Verdicts verdicts_of(const std::vector<StudyCard>& cards) {
   return verdicts;
 }
 
-/// Returns the highest price that studies report for a row's recipe and model: ", +0.00092 nats, equivalent
+/// Returns the largest loss gap that studies report for a row's recipe and model: ", +0.00092 nats, equivalent
 /// for 36m at 0.73 tokens per parameter".
-std::string price_of(const Row& row, const std::vector<StudyCard>& cards) {
+std::string largest_gap_text(const Row& row, const std::vector<StudyCard>& cards) {
   const StudyCard* most = nullptr;
   const Verdicts::key_type name{text_of(row, "model"), label_of(row)};
   for (const StudyCard& card : cards)
@@ -128,7 +128,7 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
     if (text.back() != '(') text += "; ";
     text += fmt::format("{} tokens/s", rate_text(*row.tokens_per_s));
     if (row.memory_ratio) text += fmt::format(", {:.2f}x its memory", *row.memory_ratio);
-    text += price_of(row, input.cards);
+    text += largest_gap_text(row, input.cards);
     texts.add(text + (input.several_machines() ? ", on " + best.machine->name + ")" : ")"));
   }
   if (texts.texts.empty())

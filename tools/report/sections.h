@@ -70,7 +70,7 @@ Section convergence_section(const ReportInput& input, const MachineRecords& mach
 Section study_section(const ReportInput& input);
 Section contrast_section(const ReportInput& input);
 Section outputs_section(const ReportInput& input);
-Section price_section(const ReportInput& input);
+Section loss_gap_section(const ReportInput& input);
 Section deployment_section(const ReportInput& input);
 Section readings_section(const ReportInput& input);
 Section break_even_section(const ReportInput& input);
@@ -81,7 +81,7 @@ Section ladders_section(const ReportInput& input);
 std::vector<Section> sensitivity_sections(const ReportInput& input);
 /// Returns what a record's recipe adds to BF16's loss of the same weights and tokens, nats; null without a
 /// sensitivity measurement.
-std::optional<double> price_before_updates(const Record& record);
+std::optional<double> gap_before_updates(const Record& record);
 Section failures_section(const ReportInput& input);
 Section emulated_section(const ReportInput& input);
 Section unverified_section(const ReportInput& input);

@@ -50,7 +50,7 @@ void finish_study(const std::string& folder) {
     if (!section.lines.empty() || section.table) document.sections.push_back(std::move(section));
   };
   for (const auto& section : {study_section, deployment_section, readings_section, contrast_section,
-                              outputs_section, price_section, age_section, ladders_section})
+                              outputs_section, loss_gap_section, age_section, ladders_section})
     add(section(input));
   for (Section& section : sensitivity_sections(input)) add(std::move(section));
   document.notice = "cards: " + cards_file;

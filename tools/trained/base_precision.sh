@@ -77,7 +77,7 @@ def held_out(rows):
 def cost(answer):
     age = answer["ages"][-1]
     interval = "" if age["low"] is None else f" [{age['low']:+.5f}, {age['high']:+.5f}]"
-    return f"{age['difference']:+.5f}{interval}"
+    return f"{age['loss_gap']:+.5f}{interval}"
 
 print("base: BF16's held-out loss before re-warming, after it; cost of each recipe served in BF16, in itself, and raw, "
       "nats [95%]")

@@ -3,7 +3,7 @@
 
   tools/trained/round_checkpoint.py FOLDER --type Q4_1 --embedding Q8_0 --out NEW
 
-It answers how much of a recipe's price is due to weights that came from a quantized file: study a model as trained, and
+It answers how much of a recipe's loss gap is due to weights that came from a quantized file: study a model as trained, and
 rounded (base_precision.sh).
 Matrices of the blocks are rounded to --type, the embedding and the output head to --embedding; vectors, the norms among them,
 keep their values. NEW gets model.safetensors in F32, and copies of config.json and tokenizer.json where FOLDER has them.

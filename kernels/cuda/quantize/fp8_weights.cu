@@ -158,7 +158,7 @@ void CudaDevice::do_copy_columns(const ops::CopyColumns& op) {
                                     bytes(std::min(op.dst.cols, op.src.cols)),
                                     static_cast<std::size_t>(op.src.rows), cudaMemcpyDeviceToDevice,
                                     stream()));
-  launched("place");
+  launched("copy_columns");
 }
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Price section: for each study card the switch price, the loss gap, the course between them, and the
+// Loss gap section: for each study card the loss gap at the switch and over the forks, the course between them, and the
 // tokens that make up for the gap.
 #include <fmt/format.h>
 
@@ -19,19 +19,20 @@ namespace {
 
 constexpr const ScalingLaw& kLaw = kBesiroglu2024;
 
-std::string switch_words(const std::optional<SwitchPrice>& price) {
-  if (!price) return "-";
-  if (!price->low || !price->high) return fmt::format("{:+.5f}", price->mean);
-  return mean_text({price->mean, *price->low, *price->high});
+std::string switch_words(const std::optional<SwitchGap>& gap) {
+  if (!gap) return "-";
+  if (!gap->low || !gap->high) return fmt::format("{:+.5f}", gap->mean);
+  return mean_text({gap->mean, *gap->low, *gap->high});
 }
 
 /// Returns "+0.01500 [+0.01460, +0.01540], above zero", or "none reached" if the course does not settle.
-std::string plateau_words(const StudyCard& card, const CardPrice& price) {
-  if (!price.course) return "-";
-  if (!price.course->plateau) return price.course->shape == CourseShape::unclear ? "unclear" : "none reached";
+std::string plateau_words(const StudyCard& card, const CardGaps& at_age) {
+  if (!at_age.course) return "-";
+  if (!at_age.course->plateau)
+    return at_age.course->shape == CourseShape::unclear ? "unclear" : "none reached";
   // A plateau below the noise floor is not reported as a difference.
-  const bool above = price.course->above_zero() && price.course->plateau->mean > card.floor.value_or(0);
-  return mean_text(*price.course->plateau) + (above ? ", above zero" : "");
+  const bool above = at_age.course->above_zero() && at_age.course->plateau->mean > card.floor.value_or(0);
+  return mean_text(*at_age.course->plateau) + (above ? ", above zero" : "");
 }
 
 /// Formats a factor: "1.03", "12.5", "1000 or more".
@@ -76,35 +77,35 @@ std::string stated_speedups() {
 
 void add_figure(const StudyFigures& figures) {
   figures.add(
-      "price",
+      "loss-gap",
       "Loss gap, the loss of the last half of a recipe's forks minus BF16's, by the age of the model: mean with its 95% interval "
       "over the trunks.",
       plot_number("bars", 1) + plot_number("log_x", 1) +
           study_axes("age (tokens per parameter)", "loss gap (nats per token)"),
       [](const StudyCard& card) {
         std::vector<Point> points;
-        for (const CardPrice& price : card.prices)
-          if (const auto gap = settled_at(card, price.age);
-              gap && price.tokens_per_parameter && *price.tokens_per_parameter > 0)
-            points.push_back({*price.tokens_per_parameter, {gap->mean, gap->low, gap->high}});
+        for (const CardGaps& at_age : card.gaps)
+          if (const auto gap = loss_gap_at(card, at_age.age);
+              gap && at_age.tokens_per_parameter && *at_age.tokens_per_parameter > 0)
+            points.push_back({*at_age.tokens_per_parameter, {gap->mean, gap->low, gap->high}});
         return points.size() > 1 ? points : std::vector<Point>{};
       });
 }
 
-std::vector<std::string> row_of(const StudyCard& card, const CardPrice& price, bool with_held_out) {
-  const auto gap = settled_at(card, price.age);
+std::vector<std::string> row_of(const StudyCard& card, const CardGaps& at_age, bool with_held_out) {
+  const auto gap = loss_gap_at(card, at_age.age);
   std::vector<std::string> row = {
       card.model,
       card.verdict.recipe,
-      price.tokens_per_parameter ? ratio_words(*price.tokens_per_parameter) : "unknown",
-      switch_words(price.at_switch),
-      difference_text(find_age(card.verdict, price.age)),
-      percent_text(share_at(card, price)),
-      price.course ? name_of(price.course->shape) : "-",
-      plateau_words(card, price)};
+      at_age.tokens_per_parameter ? ratio_words(*at_age.tokens_per_parameter) : "unknown",
+      switch_words(at_age.at_switch),
+      difference_text(find_age(card.verdict, at_age.age)),
+      percent_text(share_at(card, at_age)),
+      at_age.course ? name_of(at_age.course->shape) : "-",
+      plateau_words(card, at_age)};
   if (with_held_out) {
-    row.push_back(interval_or_dash(price.held_out));
-    row.push_back(interval_or_dash(price.held_out_in_bf16));
+    row.push_back(interval_or_dash(at_age.held_out));
+    row.push_back(interval_or_dash(at_age.held_out_in_bf16));
   }
   for (const double tokens : kHorizons) row.push_back(tokens_words(gap, tokens));
   return row;
@@ -114,8 +115,8 @@ std::vector<std::string> notes(bool with_held_out) {
   std::vector<std::string> notes = {
       "Oldest age of each study; cards.json has all ages. Age: tokens per parameter, tokens that the model had seen when the forks "
       "began, its first weights' among them, over all parameters.",
-      "Switch: loss in the recipe minus loss in BF16 of the same weights, before any update. It answers what evaluating or "
-      "continuing in the recipe costs at once. Loss gap: the same difference over the last half of the forks. It answers what "
+      "At the switch: loss in the recipe minus loss in BF16 of the same weights, before any update. It answers what evaluating or "
+      "continuing in the recipe costs at once. Loss gap: the same over the last half of the forks. It answers what "
       "remains when training goes on in the recipe. What a model costs that is trained in the recipe from its first step, "
       "neither says: that takes runs from scratch. Share of loss: the loss gap over the loss of BF16's forks.",
       "Course: falling or growing if the 95% interval of the last quarter of the steps minus the first tenth excludes zero; "
@@ -138,8 +139,8 @@ std::vector<std::string> notes(bool with_held_out) {
 
 }  // namespace
 
-Section price_section(const ReportInput& input) {
-  Section section{"What does the precision cost?", {}, {}, {}};
+Section loss_gap_section(const ReportInput& input) {
+  Section section{"How large is the loss gap?", {}, {}, {}};
   if (input.cards.empty()) return section;
   Distinct lines;
   for_each_study(input.cards, [&](StudyCards study) {
@@ -150,11 +151,16 @@ Section price_section(const ReportInput& input) {
   });
   section.lines = lines.texts;
   Table table;
-  table.columns = {{"model", true},        {"recipe", true},        {"age, tokens per parameter"},
-                   {"switch [95%], nats"}, {"loss gap [95%], nats"},
-                   {"share of loss [95%]"}, {"course", true},         {"plateau [95%], nats"}};
+  table.columns = {{"model", true},
+                   {"recipe", true},
+                   {"age, tokens per parameter"},
+                   {"at the switch [95%], nats"},
+                   {"loss gap [95%], nats"},
+                   {"share of loss [95%]"},
+                   {"course", true},
+                   {"plateau [95%], nats"}};
   const bool with_held_out = std::any_of(input.cards.begin(), input.cards.end(), [](const StudyCard& card) {
-    return !card.prices.empty() && card.prices.back().held_out;
+    return !card.gaps.empty() && card.gaps.back().held_out;
   });
   if (with_held_out)
     for (const char* title : {"held-out [95%], nats", "held-out, in BF16 [95%], nats"})
@@ -162,8 +168,8 @@ Section price_section(const ReportInput& input) {
   for (const double tokens : kHorizons)
     table.columns.push_back({fmt::format("tokens at {} [95%]", token_words(tokens))});
   for (const StudyCard& card : input.cards)
-    if (!card.prices.empty()) table.rows.push_back(row_of(card, card.prices.back(), with_held_out));
-  if (table.rows.empty()) return {"What does the precision cost?", {}, {}, {}};
+    if (!card.gaps.empty()) table.rows.push_back(row_of(card, card.gaps.back(), with_held_out));
+  if (table.rows.empty()) return {"How large is the loss gap?", {}, {}, {}};
   section.table = std::move(table);
   section.notes = notes(with_held_out);
   return section;

@@ -1,4 +1,4 @@
-// Tests the price section: switch price, loss gap, course, tokens, and verdicts that name model and age.
+// Tests the loss gap section: switch gap, loss gap, course, tokens, and verdicts that name model and age.
 #include <functional>
 #include <regex>
 
@@ -13,7 +13,7 @@ namespace {
 
 /// Returns a study in which blockwise settles 0.0012 and tensorwise 0.02 nats above BF16; calls
 /// `change` for every row.
-std::vector<Record> price_records(const std::function<void(Record&)>& change = {}) {
+std::vector<Record> gap_records(const std::function<void(Record&)>& change = {}) {
   Rows rows;
   rows.add_trunks();
   rows.add_frame();
@@ -27,7 +27,7 @@ std::vector<Record> price_records(const std::function<void(Record&)>& change = {
   return records;
 }
 
-constexpr const char* kPriceTitle = "What does the precision cost?";
+constexpr const char* kGapTitle = "How large is the loss gap?";
 
 /// Adds held-out losses. That of tensorwise is 0.01 nats above BF16's and a quarter of that in BF16; trunks differ by 0.001.
 void evaluate(Record& row) {
@@ -42,8 +42,8 @@ void evaluate(Record& row) {
 
 }  // namespace
 
-TEST_CASE("price section: shows both prices of a recipe with course and tokens", "[study][price]") {
-  const std::string section = section_of(price_records(), kPriceTitle);
+TEST_CASE("loss gap section: shows both loss gaps of a recipe with course and tokens", "[study][gap]") {
+  const std::string section = section_of(gap_records(), kGapTitle);
   INFO(section);
   const auto lines = lines_with(section, "llama3.2-1b  tensorwise");
   REQUIRE(lines.size() == 1);
@@ -59,12 +59,12 @@ TEST_CASE("price section: shows both prices of a recipe with course and tokens",
        {"before any update", "when training goes on in the recipe", "runs from scratch",
         "Besiroglu et al. 2024 (arXiv 2404.10102)", "0.0311 nats at 1T and 0.0116 at 15T tokens"})
     CHECK(contains(section, words));
-  CHECK(section_of(with_speeds({}), kPriceTitle) == "");
+  CHECK(section_of(with_speeds({}), kGapTitle) == "");
 }
 
-TEST_CASE("price section: held-out losses minus BF16's stand in the recipe and in BF16, over the trunks",
-          "[study][price]") {
-  const std::string section = section_of(price_records(evaluate), kPriceTitle);
+TEST_CASE("loss gap section: held-out losses minus BF16's stand in the recipe and in BF16, over the trunks",
+          "[study][gap]") {
+  const std::string section = section_of(gap_records(evaluate), kGapTitle);
   INFO(section);
   const auto lines = lines_with(section, "llama3.2-1b  tensorwise");
   REQUIRE(lines.size() == 1);
@@ -73,45 +73,46 @@ TEST_CASE("price section: held-out losses minus BF16's stand in the recipe and i
   CHECK(contains(lines.front(), "+0.00250 [+0.00002, +0.00498]"));
   CHECK(contains(section, "held-out, in BF16 [95%], nats"));
   const auto without = [](Record& row) { row.training->evaluations.clear(); };
-  CHECK(!contains(section_of(price_records(without), kPriceTitle), "held-out"));
+  CHECK(!contains(section_of(gap_records(without), kGapTitle), "held-out"));
   // An interval over two of three trunks is not shown.
   const auto without_a_trunk = [&](Record& row) {
     evaluate(row);
     if (row.study->trunk == 2) row.training->evaluations.clear();
   };
-  CHECK(!contains(section_of(price_records(without_a_trunk), kPriceTitle), "held-out"));
+  CHECK(!contains(section_of(gap_records(without_a_trunk), kGapTitle), "held-out"));
 }
 
-TEST_CASE("price section: a recipe that changes during its forks is named, with the step", "[study][price]") {
+TEST_CASE("loss gap section: a recipe that changes during its forks is named, with the step",
+          "[study][gap]") {
   const auto with_schedule = [](Record& row) {
     if (row.case_fields.at("recipe") != "tensorwise") return;
     nlohmann::ordered_json recipe = *row.definition->recipe;
     recipe["schedule"] = nlohmann::ordered_json::parse(R"([{"from": 40, "name": "bf16"}])");
     row.definition->recipe = std::make_shared<const nlohmann::ordered_json>(recipe);
   };
-  const std::vector<Record> records = price_records(with_schedule);
-  for (const char* title : {kPriceTitle, "Does it train?"}) {
+  const std::vector<Record> records = gap_records(with_schedule);
+  for (const char* title : {kGapTitle, "Does it train?"}) {
     const std::string section = section_of(records, title);
     INFO(section);
     CHECK(lines_with(section, "llama3.2-1b: tensorwise changes to bf16 after step 40 of 48: its").size() ==
           1);
     CHECK(lines_with(section, "changes to").size() == 1);
   }
-  CHECK(!contains(section_of(price_records(), kPriceTitle), "changes to"));
+  CHECK(!contains(section_of(gap_records(), kGapTitle), "changes to"));
 }
 
-TEST_CASE("price section: warns if the margin exceeds the break-even gap", "[study][price]") {
+TEST_CASE("loss gap section: warns if the margin exceeds the break-even gap", "[study][gap]") {
   // (1 - 0.01051 / R)^(-1/0.3658), R = 0.0850 and 0.0316 nats that tokens can still remove.
   CHECK(contains(
-      section_of(price_records(), kPriceTitle),
+      section_of(gap_records(), kGapTitle),
       "the margin of 0.01051 nats exceeds the break-even gap of any speed-up below 1.43x at 1T tokens and 3.02x at "
       "15T tokens."));
 }
 
 TEST_CASE("break-even section: sets the break-even gap beside a measured speed-up and the studied gap",
-          "[study][price]") {
+          "[study][gap]") {
   const char* const kPays = "Does the speed-up pay?";
-  const std::string section = section_of(with_speeds(price_records()), kPays);
+  const std::string section = section_of(with_speeds(gap_records()), kPays);
   INFO(section);
   // The break-even gaps of 1.25 and 1.389 at 1T and 15T tokens, and what 0.0012 and 0.02 nats leave of them.
   const auto blockwise = lines_with(section, "blockwise"), tensorwise = lines_with(section, "tensorwise");
@@ -123,13 +124,13 @@ TEST_CASE("break-even section: sets the break-even gap beside a measured speed-u
   for (const char* cell : {"1.39x", "0.0096", "0.0036", "+0.0200", "0.67x", "0.09x"})
     CHECK(contains(tensorwise.front(), cell));
   CHECK(contains(section, "Besiroglu et al. 2024"));
-  CHECK(section_of(price_records(), kPays) == "");
+  CHECK(section_of(gap_records(), kPays) == "");
   CHECK(section_of(with_speeds({}), kPays) == "");
 }
 
 TEST_CASE("break-even section: held-out losses replace the raw gap by that of the deployment",
-          "[study][price]") {
-  const std::string section = section_of(with_speeds(price_records(evaluate)), "Does the speed-up pay?");
+          "[study][gap]") {
+  const std::string section = section_of(with_speeds(gap_records(evaluate)), "Does the speed-up pay?");
   INFO(section);
   const auto tensorwise = lines_with(section, "tensorwise");
   REQUIRE(tensorwise.size() == 1);
@@ -139,15 +140,15 @@ TEST_CASE("break-even section: held-out losses replace the raw gap by that of th
   CHECK(!contains(tensorwise.front(), "raw gap"));
 }
 
-TEST_CASE("deployment section: recipes with one answer and one reason share a sentence", "[study][price]") {
-  std::vector<Record> records = price_records([](Record& row) {
+TEST_CASE("deployment section: recipes with one answer and one reason share a sentence", "[study][gap]") {
+  std::vector<Record> records = gap_records([](Record& row) {
     const std::string recipe = row.case_fields.at("recipe");
     if (recipe == "blockwise") row.case_fields["recipe"] = "tensorwise";  // as evaluate() knows it
     evaluate(row);
     row.case_fields["recipe"] = recipe;
   });
   std::erase_if(records, [](const Record& row) { return row.study->age == 200; });
-  const std::string section = section_of(records, "What does training in it cost, by deployment?");
+  const std::string section = section_of(records, "How large is the loss gap, by deployment?");
   INFO(section);
   CHECK(
       lines_with(section, "blockwise, tensorwise: trained in it and served in BF16: equivalent for").size() ==
@@ -157,8 +158,8 @@ TEST_CASE("deployment section: recipes with one answer and one reason share a se
   CHECK(lines_with(section, ": equivalent for").size() + lines_with(section, ": worse for").size() == 2);
 }
 
-TEST_CASE("report: equivalent is always followed by the model and its age", "[study][price]") {
-  for (const auto& records : {price_records(), with_speeds(price_records()), price_records(evaluate)}) {
+TEST_CASE("report: equivalent is always followed by the model and its age", "[study][gap]") {
+  for (const auto& records : {gap_records(), with_speeds(gap_records()), gap_records(evaluate)}) {
     const RecordSet set = samples::set_of(records);
     const Document document = make_report(set);
     for (const std::string& text :
@@ -184,9 +185,9 @@ TEST_CASE("report: equivalent is always followed by the model and its age", "[st
 }
 
 TEST_CASE("study section: reports the tokens seen by pretrained weights and whether the loss was steady",
-          "[study][price]") {
+          "[study][gap]") {
   const auto says = [](std::optional<bool> steady) {
-    return section_of(price_records([&](Record& row) {
+    return section_of(gap_records([&](Record& row) {
                         row.study->trained_tokens = 2'000'000'000'000;
                         if (row.study->part != StudyPart::trunk) row.study->steady = steady;
                       }),

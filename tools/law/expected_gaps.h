@@ -1,4 +1,4 @@
-// The price in loss of training in a recipe: measured on this very model at this age, else what the law of the loss gap
+// The loss gap of training in a recipe: measured on this very model at this age, else what the law of the loss gap
 // (tools/law/loss_law.h) forecasts.
 #pragma once
 
@@ -20,7 +20,7 @@ struct PlannedRun {
 };
 
 /// Loss gap at one number of tokens, nats, with its 80% interval.
-struct LossPrice {
+struct ExpectedGap {
   MeanWithInterval gap;                 ///< mean: the median of a forecast
   std::optional<GapEvidence> measured;  ///< the study that it comes from; null: the law
   int models = 0;  ///< of kYoungestLawAge and older that were studied in the recipe; 0: only younger ones
@@ -32,15 +32,15 @@ struct LossPrice {
   std::string evidence_words() const;
 };
 
-class LossPrices {
+class ExpectedGaps {
  public:
   /// `own`: what the reader's studies measured, preferred to `committed`. `diverged`: recipes whose forks diverged in
   /// them.
-  LossPrices(const LossLaw& law, std::vector<GapEvidence> own, const std::vector<GapEvidence>& committed,
-             std::vector<std::string> diverged = {});
+  ExpectedGaps(const LossLaw& law, std::vector<GapEvidence> own, const std::vector<GapEvidence>& committed,
+               std::vector<std::string> diverged = {});
 
-  /// Returns the price at `tokens`; null if neither a study nor the law knows the recipe.
-  std::optional<LossPrice> at(const std::string& recipe, const PlannedRun& run, double tokens) const;
+  /// Returns the loss gap at `tokens`; null if neither a study nor the law knows the recipe.
+  std::optional<ExpectedGap> at(const std::string& recipe, const PlannedRun& run, double tokens) const;
   bool diverged(const std::string& recipe) const;
   const LossLaw& law() const { return law_; }
 

@@ -1,5 +1,5 @@
-// Looks up studies and asks the law. See loss_prices.h.
-#include "tools/law/loss_prices.h"
+// Looks up studies and asks the law. See expected_gaps.h.
+#include "tools/law/expected_gaps.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,27 +23,27 @@ std::optional<MeasuredGap> served(const GapEvidence& one, Serving serving) {
 
 }  // namespace
 
-const char* LossPrice::evidence() const {
+const char* ExpectedGap::evidence() const {
   return measured ? "measured" : models > 0 ? "law" : "law, young models";
 }
 
-std::string LossPrice::evidence_words() const {
+std::string ExpectedGap::evidence_words() const {
   if (measured) return "this model";
   return models > 0 ? plural(models, "trained model") : "young models";
 }
 
-LossPrices::LossPrices(const LossLaw& law, std::vector<GapEvidence> own,
-                       const std::vector<GapEvidence>& committed, std::vector<std::string> diverged)
+ExpectedGaps::ExpectedGaps(const LossLaw& law, std::vector<GapEvidence> own,
+                           const std::vector<GapEvidence>& committed, std::vector<std::string> diverged)
     : law_(law), evidence_(std::move(own)), diverged_(std::move(diverged)) {
   evidence_.insert(evidence_.end(), committed.begin(), committed.end());
 }
 
-bool LossPrices::diverged(const std::string& recipe) const {
+bool ExpectedGaps::diverged(const std::string& recipe) const {
   return std::find(diverged_.begin(), diverged_.end(), recipe) != diverged_.end();
 }
 
-const GapEvidence* LossPrices::measured(const std::string& recipe, const PlannedRun& run,
-                                        double tokens) const {
+const GapEvidence* ExpectedGaps::measured(const std::string& recipe, const PlannedRun& run,
+                                          double tokens) const {
   const auto found = std::find_if(evidence_.begin(), evidence_.end(), [&](const GapEvidence& one) {
     return one.recipe == recipe && within(one.parameters, run.parameters, kSameModel) &&
            within(one.tokens_per_parameter * one.parameters, tokens, kSameAge) && served(one, run.serving);
@@ -51,25 +51,25 @@ const GapEvidence* LossPrices::measured(const std::string& recipe, const Planned
   return found == evidence_.end() ? nullptr : &*found;
 }
 
-std::optional<LossPrice> LossPrices::at(const std::string& recipe, const PlannedRun& run,
-                                        double tokens) const {
+std::optional<ExpectedGap> ExpectedGaps::at(const std::string& recipe, const PlannedRun& run,
+                                            double tokens) const {
   if (!(run.parameters > 0)) return std::nullopt;
-  LossPrice price;
-  price.models = law_.models_of(recipe);
+  ExpectedGap expected;
+  expected.models = law_.models_of(recipe);
   if (const GapEvidence* study = measured(recipe, run, tokens)) {
     const MeasuredGap gap = *served(*study, run.serving);
     const double half = forecast_half_width(gap.error, std::max(1, study->runs - 1));
-    price.gap = {gap.mean, gap.mean - half, gap.mean + half};
-    price.measured = *study;
-    return price;
+    expected.gap = {gap.mean, gap.mean - half, gap.mean + half};
+    expected.measured = *study;
+    return expected;
   }
   const double oldest = std::max(tokens, kYoungestLawAge * run.parameters);
-  price.younger = oldest > tokens;
+  expected.younger = oldest > tokens;
   const auto share = law_.share({recipe, run.parameters, oldest, run.serving, TrainingStart::from_scratch});
   if (!share) return std::nullopt;
   const GapForecast nats = share->times(kBesiroglu2024.loss(run.parameters, tokens));
-  price.gap = {nats.median, nats.low, nats.high};
-  return price;
+  expected.gap = {nats.median, nats.low, nats.high};
+  return expected;
 }
 
 }  // namespace precbench
