@@ -30,7 +30,7 @@ def declared_modules():
         text = re.sub(r"#.*", "", (ROOT / top / "CMakeLists.txt").read_text())
         for call in re.findall(r"precbench_module\(([^)]*)\)", text):
             name, *words = call.split()
-            lists = {"O2": [], "TOP": [], "UNITY": [], "LINK": [], "TEST_LINK": [], "FOLDERS": [], "LIBRARIES": []}
+            lists = {"UNTIMED": [], "TOP": [], "UNITY": [], "LINK": [], "TEST_LINK": [], "FOLDERS": [], "LIBRARIES": []}
             for word in words:
                 if word in lists:
                     current = lists[word]
