@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <string_view>
 
 #include "kernels/base/errors.h"
@@ -31,27 +30,40 @@ std::string without_owner(const std::string& repository) {
   return repository.substr(repository.find('/') + 1);
 }
 
-/// Returns what matches an expression in a text.
-std::vector<std::string> parts_of(const std::string& text, const std::regex& expression) {
-  return {std::sregex_token_iterator(text.begin(), text.end(), expression), std::sregex_token_iterator()};
+/// Returns the longest runs of characters for which is_part(index) is true.
+template <typename IsPart>
+std::vector<std::string> runs_of(const std::string& text, const IsPart& is_part) {
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!is_part(i)) continue;
+    if (i == 0 || !is_part(i - 1)) runs.emplace_back();
+    runs.back() += text[i];
+  }
+  return runs;
 }
 
 /// Returns the numbers in a name: 3 and 8 for qwen3-8b, 3.1 and 70 for llama3.1-70b.
 std::vector<std::string> numbers_in(const std::string& name) {
-  static const std::regex number(R"(\d+(\.\d+)*)");
-  return parts_of(name, number);
+  const auto digit = [&](std::size_t i) {
+    return i < name.size() && std::isdigit(static_cast<unsigned char>(name[i])) != 0;
+  };
+  return runs_of(name, [&](std::size_t i) {
+    return digit(i) || (name[i] == '.' && i > 0 && digit(i - 1) && digit(i + 1));
+  });
 }
+
+bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 
 /// Returns the runs of letters in a name without its owner, in lower case.
 std::vector<std::string> words_in(const std::string& name) {
-  static const std::regex word("[a-z]+");
-  return parts_of(lower_case(without_owner(name)), word);
+  const std::string text = lower_case(without_owner(name));
+  return runs_of(text, [&](std::size_t i) { return is_lower(text[i]); });
 }
 
 /// Returns the letters that a name begins with: "qwen" for Qwen/Qwen3-8B.
 std::string family_of(const std::string& name) {
-  static const std::regex letters("^[a-z]*");
-  return parts_of(lower_case(without_owner(name)), letters).front();
+  const std::string text = lower_case(without_owner(name));
+  return {text.begin(), std::find_if_not(text.begin(), text.end(), is_lower)};
 }
 
 /// Returns true if every word of `name` that tells models apart is, perhaps with a typo, one of the candidate's. So
