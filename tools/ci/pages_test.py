@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import check_losses
+import check_outputs
 import house
 import prediction_tables
 import profile_table
@@ -103,6 +104,27 @@ class Tables(unittest.TestCase):
                      "<!-- table fsdp2 -->\n<!-- report x -->\n<!-- end -->\n"):
             with self.assertRaises(SystemExit):
                 faults_of(README, text)
+
+
+class Outputs(unittest.TestCase):
+    def test_what_is_shown_is_printed_in_this_order(self):
+        output = "recipe  ms  GiB\n------  --  ---\nbf16    12  3.4\nmxfp8   10  3.5\n"
+        for shown in output, "recipe GiB\n--- ---\nmxfp8 3.5\n", "bf16 12 3.4\n...\n":
+            self.assertIsNone(check_outputs.missing(shown, output), shown)
+        for shown in "bf16 13 3.4\n", "bf16 3.4 12\n", "mxfp8 10\nbf16 12\n", "bf16 12\nbf16 12\n":
+            self.assertEqual(check_outputs.missing(shown, output)[1], shown.splitlines()[-1])
+
+    def test_only_what_trains_nothing_is_run(self):
+        self.assertEqual(check_outputs.command("a\nbuild/precbench sweep --dry-run \\\n  --seq 8  # why\n"), ["sweep", "--dry-run", "--seq", "8"])
+        self.assertEqual(check_outputs.command("build/precbench study --model tiny  # excerpt of results/x.jsonl\n"), ["report", "results/x.jsonl"])
+        self.assertIsNone(check_outputs.command("build/precbench sweep --model tiny\n"))
+
+    def test_a_changed_digit_is_found(self):
+        text = README.read_text()
+        self.assertIn("sweep --dry-run", text)
+        self.assertEqual(check_outputs.faults(README, text), [])
+        self.assertRegex("".join(check_outputs.faults(README, text.replace("bf16           43.3", "bf16           43.4"))),
+                         r"^README.md: sweep --dry-run .* does not print: bf16 +43.4")
 
 
 class House(unittest.TestCase):
