@@ -8,20 +8,9 @@
 using namespace precbench;
 using namespace precbench::testing;
 
-namespace {
-
-Case lora_case(const char* recipe = "mxfp8") {
-  Case c = case_with("lora", "8");
-  c.device = "cpu";
-  c.recipe = recipe;
-  c.steps = 4;
-  return c;
-}
-
-}  // namespace
-
 TEST_CASE("validate: adapters have a rank and an alpha, and the recipe no wgrad", "[lora]") {
-  Case c = lora_case();
+  Case c = case_of_flags("--lora 8 --recipe mxfp8 --steps 4");
+  const nlohmann::ordered_json json = case_to_json(c);
   Plan plan = validate(c);
   CHECK((plan.parameters.lora.rank == 8 && plan.parameters.lora.alpha == 16));
   CHECK(plan.recipe.fprop.b.quantized());
@@ -33,7 +22,6 @@ TEST_CASE("validate: adapters have a rank and an alpha, and the recipe no wgrad"
   CHECK(validate(c).id != plan.id);
   c.switch_recipe = "bf16@2";
   CHECK(validate(c).parameters.frozen_formats.empty());
-  const nlohmann::ordered_json json = case_to_json(lora_case());
   CHECK(json.at("lora_rank") == 8);
   CHECK(!json.contains("lora_alpha"));
   CHECK(!case_to_json(Case{}).contains("lora_rank"));

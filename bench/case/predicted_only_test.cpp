@@ -1,35 +1,24 @@
 // Layouts that are only predicted: their plans, ids and records.
 #include <string>
 
+#include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 
 using namespace precbench;
+using namespace precbench::testing;
 
 namespace {
 
-/// Returns a valid layout of llama3.1-8b.
-Case layout_case() {
-  Case c;
-  c.device = "cuda";
-  c.model = "llama3.1-8b";
-  c.seq = 4096;
-  c.batch = 1;
-  c.gpus = 64;
-  c.tensor = 4;
-  c.pipeline = 4;
-  c.micro_batches = 8;
-  return c;
-}
+constexpr const char* kRanks = "--device cuda --model llama3.1-8b --seq 4096 --batch 1 --gpus 64";
+constexpr const char* kLayout = " --tensor 4 --pipeline 4 --micro-batches 8";
 
 }  // namespace
 
 TEST_CASE("layouts are predicted only: no plan with one can run, and ids without one stay", "[layout]") {
-  Case plain = layout_case();
-  plain.tensor = plain.pipeline = 1;
-  plain.micro_batches = 0;
-  const Plan plan = validate(plain), layout = validate(layout_case());
+  const Case plain = case_of_flags(kRanks), with_layout = case_of_flags(std::string(kRanks) + kLayout);
+  const Plan plan = validate(plain), layout = validate(with_layout);
   CHECK_FALSE(is_predicted_only(plain));
   CHECK_FALSE(unsupported_reason(plan));
   CHECK(unsupported_reason(layout) ==
@@ -44,7 +33,7 @@ TEST_CASE("layouts are predicted only: no plan with one can run, and ids without
     CHECK_FALSE(field_to_json(plain, *find_field(name)).is_null());
   }
   CHECK(layout.id != plan.id);
-  CHECK(case_from_json(case_to_json(layout_case())) == layout_case());
+  CHECK(case_from_json(case_to_json(with_layout)) == with_layout);
   // Ranks of a replica share its tokens: 64 / 16 replicas of 8 sequences.
   CHECK(layout.tokens_per_step() == 4 * 8 * 4096);
 }

@@ -55,9 +55,19 @@ std::optional<std::string> predicted_only_reason(const Plan& plan) {
 }  // namespace
 
 std::span<const Rule> case_rules(Verdict verdict) {
-  constexpr std::span<const Rule> (*kTables[])() = {input_rules, refusal_rules, support_rules, layout_rules,
-                                                    unused_rules};
-  return kTables[static_cast<int>(verdict)]();
+  switch (verdict) {
+    case Verdict::invalid:
+      return input_rules();
+    case Verdict::refused:
+      return refusal_rules();
+    case Verdict::unsupported:
+      return support_rules();
+    case Verdict::unpredicted:
+      return layout_rules();
+    case Verdict::unused:
+      return unused_rules();
+  }
+  return {};
 }
 
 std::optional<std::string> reason_of(const Rule& rule, const Plan& plan) {

@@ -1,5 +1,6 @@
-// Rules of cases, a row each: the field, what a case that breaks the rule is told, and which cases break it. validate()
-// asks them in the order of the tables, and the first one that is broken counts. A rule about a new field is a row here.
+// Rules of cases, a row each: the field, what a case that breaks the rule is told, and which cases break it. validate() and
+// the functions beside it in plan.h ask them in the order of the tables, and the first one that is broken counts. A rule
+// about a new field is a row here.
 #pragma once
 
 #include <array>

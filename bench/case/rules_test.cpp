@@ -1,24 +1,23 @@
 // Every rule of cases: command lines that break it, and what they are told. parallel_pairs_test.cpp walks all pairs of axes.
 #include "bench/case/rules.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <string>
 
+#include "bench/case/case_testing.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
 
 using namespace precbench;
+using namespace precbench::testing;
 
 namespace {
 
 struct Sample {
-  const char*
-      flags;  ///< "--gpus 2"; "@name" is a file of SampleFiles. On the CPU unless they name another device
+  const char* flags;   ///< "--gpus 2"; "@name" is a file of SampleFiles
   const char* reason;  ///< its beginning; empty: the case is fine
 };
 
@@ -62,63 +61,55 @@ struct SampleFiles {
     folder.write("chat.jsonl", "{\"prompt\": [1, 2], \"answer\": [3]}\n");
   }
 
-  /// Returns the fields that the flags set.
-  Axes axes_of(const std::string& flags) const {
-    Axes axes;
-    std::istringstream words(flags);
-    for (std::string flag, value; words >> flag >> value;) {
-      if (value.starts_with('@')) value = folder / value.substr(1);
-      axes[find_field(flag.substr(2))->name] = {value};
-    }
-    return axes;
-  }
-
-  Case case_of(const std::string& flags) const {
-    Case c;
-    c.device = "cpu";
-    for (const auto& [name, words] : axes_of(flags)) set_text(c, *find_field(name), words.front());
-    return c;
+  Case case_of(std::string flags) const {
+    for (std::size_t at = 0; (at = flags.find(" @")) != flags.npos;) flags.replace(at + 1, 1, folder / "");
+    return case_of_flags(flags);
   }
 };
 
-const Rule* first_broken(Verdict verdict, const Plan& plan) {
-  const auto rules = case_rules(verdict);
-  const auto rule = std::find_if(rules.begin(), rules.end(),
-                                 [&](const Rule& one) { return reason_of(one, plan).has_value(); });
-  return rule == rules.end() ? nullptr : &*rule;
-}
-
-/// Judges each sample, and checks that these break every rule with this verdict. `reason`: of a case.
-template <class Reason>
-void check_samples(Verdict verdict, const std::vector<Sample>& samples, Reason&& reason) {
+/// Checks the reason that each sample is given, and that each rule with this verdict is broken by a sample and kept by
+/// another one that sets its field. `plan_of`: plan of a case. `told`: reason of a plan; empty if it breaks no rule.
+template <class PlanOf, class Told>
+void check_samples(Verdict verdict, const std::vector<Sample>& samples, PlanOf&& plan_of, Told&& told) {
   const SampleFiles files;
-  std::set<const Rule*> broken;
+  std::set<const Rule*> broken, kept;
   for (const Sample& sample : samples) {
     INFO(sample.flags);
-    const Case c = files.case_of(sample.flags);
-    const std::string said = reason(c, broken);
+    const Plan plan = plan_of(files.case_of(sample.flags));
+    const std::string said = told(plan);
     if (*sample.reason)
       CHECK_THAT(said, Catch::Matchers::StartsWith(sample.reason));
     else
       CHECK(said.empty());
+    for (const Rule& rule : case_rules(verdict)) {
+      if (reason_of(rule, plan)) {
+        broken.insert(&rule);
+        break;  // the rules after it need not make sense of such a case
+      }
+      if (!rule.field || is_set(plan.fields, *rule.field)) kept.insert(&rule);
+    }
   }
   for (const Rule& rule : case_rules(verdict)) {
     INFO("rule " << &rule - case_rules(verdict).data() << ": " << (rule.why ? rule.why : "(a function)"));
     CHECK(broken.contains(&rule));
+    CHECK(kept.contains(&rule));
   }
 }
 
 }  // namespace
 
 TEST_CASE("rules of input: every one refuses a case, by flag", "[rules]") {
-  const auto reason = [](const Case& c, std::set<const Rule*>& broken) {
+  const auto plan_of = [](const Case& c) {
     Plan known;
     known.fields = c;
     known.model = find_model(c.model);
     known.recipe = find_recipe(c.recipe);
-    broken.insert(first_broken(Verdict::invalid, known));
-    const std::string said = refusal_of([&] { validate(c); });
-    CHECK(said == refusal_of([&] { validate(std::vector{c, Case{}}); }));  // beside a case that runs, too
+    return known;
+  };
+  const auto told = [](const Plan& known) {
+    const std::string said = refusal_of([&] { validate(known.fields); });
+    const std::vector<Case> beside_another = {known.fields, Case{}};
+    CHECK(refusal_of([&] { validate(beside_another); }) == said);
     return said;
   };
   check_samples(
@@ -140,6 +131,7 @@ TEST_CASE("rules of input: every one refuses a case, by flag", "[rules]") {
           {"--attention own", "--attention own: selects GPU kernels, but --device is cpu"},
           {"--attention own --device cuda", ""},
           {"--gemm own", "--gemm own: selects GPU kernels, but --device is cpu"},
+          {"--gemm own --device cuda", ""},
           {"--parallel hsdp",
            "--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups"},
           {"--shard-group 2",
@@ -147,34 +139,44 @@ TEST_CASE("rules of input: every one refuses a case, by flag", "[rules]") {
           {"--schedule cosine", "--schedule cosine needs a number of steps: add --steps N"},
           {"--schedule linear --steps 4 --warmup 4",
            "--warmup: 4 steps leave no steps of --steps 4 for the linear schedule"},
+          {"--schedule linear --steps 4 --warmup 3", ""},
           {"--packing on",
            "--packing on: packs documents of prompt and answer (.jsonl), which --data synthetic is not"},
+          {"--packing on --data @chat.jsonl", ""},
           {"--lora-alpha 4", "--lora-alpha: scales the output of adapters; add --lora RANK"},
+          {"--lora-alpha 4 --lora-rank 8", ""},
           {"--lora-rank 8 --recipe blockwise_pow2 --flow on",
            "--flow on: chooses the operands of wgrad, which frozen weights (--lora-rank) do not have"},
+          {"--recipe blockwise_pow2 --flow on", ""},
           {"--init-from a --fork-from b",
            "--fork-from and --init-from: both set the initial weights; choose one"},
+          {"--fork-from b", ""},
           {"--checkpoint-every 2", "--checkpoint-every needs a number of steps: add --steps N"},
+          {"--checkpoint-every 2 --steps 4", ""},
           {"--checkpoint-at 2", "--checkpoint-at needs a number of steps: add --steps N"},
           {"--checkpoint-at 2,9 --steps 4", "--checkpoint-at: 9 is beyond --steps 4"},
+          {"--checkpoint-at 2,4 --steps 4", ""},
           {"--fidelity-stress ffn:8",
            "--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K"},
+          {"--fidelity-stress ffn:8 --fidelity-batches 1", ""},
           {"--eval-recipes mxfp8", "--eval-recipes: needs held-out text to evaluate on: add --eval-data"},
+          {"--eval-recipes mxfp8 --eval-data @held.txt", ""},
           {"--sensitivity all", "--sensitivity needs batches to measure on: add --fidelity-batches K"},
+          {"--sensitivity all --recipe mxfp8 --fidelity-batches 1", ""},
           {"--z-loss 0.1", "--z-loss: tiny has no experts"},
           {"--stress ffn:8:100000", "--stress: 100000 channels requested, ffn of a block has "},
+          {"--stress ffn:8", ""},
           {"--stress norm:8 --model olmo2-1b", "--stress: norm: the model has norms on the outputs"},
           {"--fidelity-batches 1 --fidelity-stress norm:8 --model olmo2-1b",
            "--fidelity-stress: norm: the model has norms on the outputs"},
       },
-      reason);
+      plan_of, told);
 }
 
 TEST_CASE("rules of recipes: a conflict is thrown, or kept as a refusal beside other cases", "[rules]") {
-  const auto reason = [](const Case& c, std::set<const Rule*>& broken) {
-    const Plan plan = validate(c, Refusals::kept);
-    broken.insert(first_broken(Verdict::refused, plan));
-    CHECK(plan.refusal.value_or("") == refusal_of([&] { validate(c); }));
+  const auto plan_of = [](const Case& c) { return validate(c, Refusals::kept); };
+  const auto told = [](const Plan& plan) {
+    CHECK(plan.refusal.value_or("") == refusal_of([&] { validate(plan.fields); }));
     CHECK(unsupported_reason(plan) == plan.refusal);
     return plan.refusal.value_or("");
   };
@@ -202,15 +204,12 @@ TEST_CASE("rules of recipes: a conflict is thrown, or kept as a refusal beside o
           {"--switch-recipe mxfp8@2", "--switch-recipe: needs a number of steps: add --steps N"},
           {"--recipe mxfp8 --keep-bf16 block:77", "--keep-bf16: block:77: tiny has 4 blocks, counted from 0"},
       },
-      reason);
+      plan_of, told);
 }
 
 TEST_CASE("rules of support: every one gives the reason of a case that does not run", "[rules]") {
-  const auto reason = [](const Case& c, std::set<const Rule*>& broken) {
-    const Plan plan = validate(c);
-    broken.insert(first_broken(Verdict::unsupported, plan));
-    return unsupported_reason(plan).value_or("");
-  };
+  const auto plan_of = [](const Case& c) { return validate(c); };
+  const auto told = [](const Plan& plan) { return unsupported_reason(plan).value_or(""); };
   check_samples(
       Verdict::unsupported,
       {
@@ -279,6 +278,7 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
           {"--model tiny-moe --gpus 2 --ep 2 --slots 8", "--slots: --exchange gather has no slots"},
           {"--model tiny-moe --gpus 2 --ep 2 --exchange slots --slots 1025",
            "--slots: 1025 exceeds the 1024 tokens of a rank"},
+          {"--model tiny-moe --gpus 2 --ep 2 --exchange slots --slots 1024", ""},
           {"--model tiny-moe --gpus 4 --ep 3", "--ep: 3 does not divide 4 ranks"},
           {"--model tiny-moe --gpus 6 --ep 3", "--ep: 3 does not divide 8 experts"},
           {"--model tiny-moe --gpus 2 --ep 2 --optimizer muon",
@@ -384,6 +384,7 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
            "--eval-recipes: weights gathered in FP8 leave no BF16 weights to read in another recipe"},
           {"--batch 1 --seq 48 --eval-data @held.txt --eval-recipes mxfp8",
            "--eval-recipes: mxfp8: qkv: M=48 is not a multiple of 32 (wgrad.a 1x32)"},
+          {"--eval-data @held.txt --eval-recipes mxfp8", ""},
           // The model.
           {"--model tiny-moe --master fp16",
            "experts: FP16 master weights and FP8 gradients are not supported"},
@@ -416,23 +417,21 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
            "--tensor 2: predicted only, a run does not support it; use sweep --dry-run --on MACHINE"},
           {"--overlap context", "--overlap context: predicted only, a run does not support it"},
       },
-      reason);
+      plan_of, told);
 }
 
 TEST_CASE("rules of layouts: each names the flag, the rule and the nearest value that works",
           "[rules][layout]") {
   // llama3.1-8b has 32 layers, 32 heads, 8 key heads and a vocabulary of 128,256.
-  const auto reason = [](const Case& given, std::set<const Rule*>& broken) {
-    Case c = given;
+  const auto plan_of = [](Case c) {
     c.device = "cuda";
     if (c.model == "tiny") c.model = "llama3.1-8b";
     if (!is_set(c, &Case::seq)) c.seq = 4096;
     if (!is_set(c, &Case::gpus)) c.gpus = 64;
     c.batch = 1;
-    const Plan plan = validate(c);
-    broken.insert(first_broken(Verdict::unpredicted, plan));
-    return layout_unsupported_reason(plan).value_or("");
+    return validate(c);
   };
+  const auto told = [](const Plan& plan) { return layout_unsupported_reason(plan).value_or(""); };
   check_samples(
       Verdict::unpredicted,
       {
@@ -516,41 +515,70 @@ TEST_CASE("rules of layouts: each names the flag, the rule and the nearest value
           {"--tensor 4 --pipeline 4 --shard-optimizer on --gpus 16",
            "--shard-optimizer on: no rank has a replica of its weights; use --shard-optimizer off"},
       },
-      reason);
+      plan_of, told);
 }
 
-TEST_CASE("rules of options without effect: refused if no case uses one, unless a flag overrules the file",
+TEST_CASE("rules of options without effect: every one names the option and what gives it an effect",
           "[rules]") {
-  const SampleFiles files;
-  const auto unused = [&](const std::string& flags, const std::string& file = "") {
-    Axes axes = files.axes_of(flags), of_file = files.axes_of(file);
-    return unused_option({validate(files.case_of(file + " " + flags))}, axes, of_file).value_or("");
+  const auto plan_of = [](const Case& c) { return validate(c); };
+  const auto told = [](const Plan& plan) {
+    Axes flags;
+    for (const Field& field : case_fields())
+      if (is_set(plan.fields, field.member)) flags[field.name] = {get_text(plan.fields, field)};
+    return unused_option({plan}, flags, {}).value_or("");
   };
-  const std::string
-      no_checkpoint = "no checkpoint is written: add --checkpoint-every N",
-      sharded = "--reshard: only sharded ranks gather weights: add --parallel fsdp and --gpus N",
-      micro_steps =
-          "--grad-sync: only sharded ranks with several micro-steps have a choice: add --parallel fsdp, "
-          "--gpus N and --accumulation M";
-  CHECK(unused("--glob *.c") ==
-        "--glob: applies to folders only, and neither --data nor --eval-data is a folder");
-  CHECK(unused("--glob *.c --data " + files.folder.path().string()) == "");
-  CHECK(unused("--eval-every 4") == "--eval-every: needs held-out text: add --eval-data FILE");
-  CHECK(unused("--eval-tokens 64") == "--eval-tokens: needs held-out text: add --eval-data FILE");
-  CHECK(unused("--checkpoint-keep all") == "--checkpoint-keep: " + no_checkpoint);
-  CHECK(unused("--checkpoint-dir x") == "--checkpoint-dir: " + no_checkpoint);
-  CHECK(unused("--reshard off --gpus 2") == sharded);
-  CHECK(unused("--reshard off --parallel fsdp") == sharded);
+  check_samples(
+      Verdict::unused,
+      {
+          {"--glob *.c", "--glob: applies to folders only, and neither --data nor --eval-data is a folder"},
+          {"--glob *.c --data @", ""},
+          {"--glob *.c --eval-data @", ""},
+          {"--eval-every 4", "--eval-every: needs held-out text: add --eval-data FILE"},
+          {"--eval-every 4 --eval-data @held.txt", ""},
+          {"--eval-tokens 64", "--eval-tokens: needs held-out text: add --eval-data FILE"},
+          {"--eval-tokens 64 --eval-data @held.txt", ""},
+          {"--checkpoint-dir x", "--checkpoint-dir: no checkpoint is written: add --checkpoint-every N"},
+          {"--checkpoint-keep all", "--checkpoint-keep: no checkpoint is written: add --checkpoint-every N"},
+          {"--checkpoint-dir x --checkpoint-keep all --checkpoint-every 2 --steps 4", ""},
+          {"--checkpoint-dir x --checkpoint-keep all --checkpoint-at 2 --steps 4", ""},
+          {"--reshard off --gpus 2",
+           "--reshard: only sharded ranks gather weights: add --parallel fsdp and --gpus N"},
+          {"--reshard off --parallel fsdp",
+           "--reshard: only sharded ranks gather weights: add --parallel fsdp and --gpus N"},
+          {"--reshard off --parallel fsdp --gpus 2", ""},
+          {"--grad-sync last --gpus 2 --accumulation 2",
+           "--grad-sync: only sharded ranks with several micro-steps have a choice: add --parallel fsdp, --gpus N and "
+           "--accumulation M"},
+          {"--grad-sync auto --gpus 2 --parallel fsdp",
+           "--grad-sync: only sharded ranks with several micro-steps have a choice: "},
+          {"--grad-sync last --gpus 2 --parallel fsdp --accumulation 2", ""},
+          {"--reduce-amax on", "--reduce-amax: there is one rank: add --gpus N"},
+          {"--reduce-amax on --gpus 2", ""},
+          {"--warmup 21 --steps 20", "--warmup: no run reaches its --lr; use a warmup of at most --steps"},
+          {"--warmup 20 --steps 20", ""},
+          {"--warmup 20", ""},
+          {"--time-limit 5 --steps 20",
+           "--time-limit: applies to --steps auto only, but --steps is a number"},
+          {"--time-limit 5", ""},
+      },
+      plan_of, told);
+}
+
+TEST_CASE(
+    "unused_option: an option of the file may be overruled by a flag, and one case that uses it is enough",
+    "[rules]") {
+  const auto unused = [](const std::string& flags, const std::string& file, const std::string& more = "") {
+    std::vector<Plan> plans = {validate(case_of_flags(file + " " + flags))};
+    if (!more.empty()) plans.push_back(validate(case_of_flags(file + " " + flags + " " + more)));
+    return unused_option(plans, axes_of(flags), axes_of(file)).value_or("");
+  };
+  const std::string sharded =
+      "--reshard: only sharded ranks gather weights: add --parallel fsdp and --gpus N";
   CHECK(unused("", "--reshard off") == sharded);
   CHECK(unused("--gpus 1", "--reshard off") == "");
-  CHECK(unused("--grad-sync last --gpus 2 --accumulation 2") == micro_steps);
-  CHECK(unused("--grad-sync auto --gpus 2 --parallel fsdp") == micro_steps);
-  CHECK(unused("--grad-sync last --gpus 2 --parallel fsdp --accumulation 2") == "");
-  CHECK(unused("--reduce-amax on") == "--reduce-amax: there is one rank: add --gpus N");
-  CHECK(unused("--warmup 21 --steps 20") ==
-        "--warmup: no run reaches its --lr; use a warmup of at most --steps");
-  CHECK(unused("--warmup 20 --steps 20") == "");
-  CHECK(unused("--time-limit 5 --steps 20") ==
-        "--time-limit: applies to --steps auto only, but --steps is a number");
-  CHECK(unused("--glob * --checkpoint-keep last --reshard on --reduce-amax off") == "");
+  CHECK(unused("--gpus 1 --reshard off", "") == sharded);
+  CHECK(unused("--seq 64", "--reshard off") == sharded);
+  CHECK(unused("--reshard off", "", "--gpus 2") == sharded);
+  CHECK(unused("--reshard off", "", "--gpus 2 --parallel fsdp") == "");
+  CHECK(unused("--glob * --checkpoint-keep last --reshard on --reduce-amax off", "") == "");
 }

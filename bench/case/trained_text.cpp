@@ -85,7 +85,8 @@ bool is_model_path(const std::string& model) {
   return model.ends_with(".json") || fs::is_directory(model, error);
 }
 
-/// Returns the arguments that name the tokenizer: that beside the weights or the model, or a placeholder.
+/// Returns "--tokenizer FOLDER" for the command that a message proposes: the folder of the weights or of the model, if
+/// it has a tokenizer.json; otherwise FOLDER_OF_TOKENIZER_JSON, which the reader of the message replaces.
 std::string tokenizer_flags(const Case& c, const std::string& weights) {
   std::vector<fs::path> folders = {folder_of(weights)};
   if (is_model_path(c.model)) folders.push_back(folder_of(c.model));

@@ -34,9 +34,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Fields that a user may fix; those of kSearchedFields are searched otherwise.
-constexpr const char* kFixed[] = {
-    "model",   "layers", "recipe",    "seq",       "gpus",    "master",  "moments",     "second_moment",
-    "weights", "grads",  "optimizer", "keep_bf16", "routing", "reduce_amax", "overlap"};
+constexpr const char* kFixed[] = {"model",     "layers",    "recipe",        "seq",         "gpus",
+                                  "master",    "moments",   "second_moment", "weights",     "grads",
+                                  "optimizer", "keep_bf16", "routing",       "reduce_amax", "overlap"};
 /// Recipes that are planned by default, where the machine multiplies their formats.
 constexpr const char* kRecipes[] = {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"};
 
@@ -340,7 +340,7 @@ void need(bool given, const char* flag) {
   if (!given) throw InvalidInput(fmt::format("{}: plan needs it", flag));
 }
 
-/// Returns what `name` returns; nothing for a machine or a model that is not known.
+/// Returns the name that `name()` finds; empty for a machine or a model that is not known.
 template <class Name>
 std::string known_name(const Name& name) {
   try {
