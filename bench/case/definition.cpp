@@ -178,6 +178,7 @@ void define(Plan& plan, const ModelConfig* model, Refusals refusals) {
   plan.readings = readings_of(c, plan.model);
   if (const auto content = content_of(c.eval_data, c.glob)) plan.held_out = content->fingerprint;
 }
+
 DefinitionRecord definition_record(const Definition& definition) {
   Json model = {{"name", definition.model.name}};
   model.update(Json(model_to_json(definition.model)));

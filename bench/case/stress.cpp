@@ -79,7 +79,8 @@ std::optional<std::string> stress_unsupported_reason(StressKind kind, const Mode
 
 std::optional<std::string> stress_unsupported_reason(const Stress& stress, const ModelConfig& model) {
   const char* kind = kKindNames.of(stress.kind);
-  if (const auto why = stress_unsupported_reason(stress.kind, model)) return fmt::format("{}: {}", kind, *why);
+  if (const auto why = stress_unsupported_reason(stress.kind, model))
+    return fmt::format("{}: {}", kind, *why);
   const std::int64_t most = channels_of(stress.kind, model);
   if (stress.channels <= most) return std::nullopt;
   return fmt::format("{} channels requested, {} of a block has {}", stress.channels, kind, most);

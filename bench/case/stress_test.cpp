@@ -60,9 +60,8 @@ TEST_CASE("stress_unsupported_reason: outliers of norms need norms whose outputs
     CHECK(refusal(kind).empty());
   for (const NormPlace place : {NormPlace::after, NormPlace::both}) {
     model.block.norms = place;
-    CHECK(
-        refusal(StressKind::norm) ==
-        "norm: the model has norms on the outputs of a block's halves, whose channels no layer reads");
+    CHECK(refusal(StressKind::norm) ==
+          "norm: the model has norms on the outputs of a block's halves, whose channels no layer reads");
     CHECK((refusal(StressKind::ffn).empty() && refusal(StressKind::vo).empty()));
   }
   model.block.norms = NormPlace::before;

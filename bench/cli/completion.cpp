@@ -147,8 +147,11 @@ complete -F _precbench precbench
 std::string completion_script(const std::vector<HelpPage>& pages, const std::string& shell) {
   if (shell == "bash") return bash_script(pages);
   if (shell == "zsh")
-    throw InvalidInput("help completion: zsh's own script is removed; zsh loads bash's after autoload -U bashcompinit; bashcompinit");
-  if (shell == "fish") throw InvalidInput("help completion: fish's script is removed; precbench help COMMAND lists the flags");
+    throw InvalidInput(
+        "help completion: zsh's own script is removed; zsh loads bash's after autoload -U bashcompinit; "
+        "bashcompinit");
+  if (shell == "fish")
+    throw InvalidInput("help completion: fish's script is removed; precbench help COMMAND lists the flags");
   throw InvalidInput(fmt::format("help completion: {} is not bash", shell.empty() ? "no shell" : shell));
 }
 

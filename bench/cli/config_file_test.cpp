@@ -49,7 +49,8 @@ TEST_CASE("sweep file: keys are field names in snake_case or kebab-case", "[swee
   CHECK(!file.interleave);
 }
 
-TEST_CASE("sweep file: quoted keys and underscores in numbers, as other programs write TOML", "[sweep-file]") {
+TEST_CASE("sweep file: quoted keys and underscores in numbers, as other programs write TOML",
+          "[sweep-file]") {
   CHECK(read("\"seq\" = 1_024\n'steps' = [10, 2_000]\n").grids[0].axes ==
         Axes{{"seq", {"1024"}}, {"steps", {"10", "2000"}}});
   CHECK(read("lr = 1_0e-1_0\n").grids[0].axes.at("lr") == std::vector<std::string>{"10e-10"});

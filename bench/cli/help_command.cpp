@@ -20,8 +20,7 @@ void print_text(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void print_program(const CLI::App& program) {
   print_text(program.get_formatter()->make_help(&program, program.get_name(), CLI::AppFormatMode::Normal));
-  std::vector<NamedText> rows = {
-      {"completion bash", "completion script"}};
+  std::vector<NamedText> rows = {{"completion bash", "completion script"}};
   for (const HelpTopic& topic : help_topics()) rows.emplace_back(topic.name, topic.what);
   print_text("\nprecbench help COMMAND explains a command. Other topics:\n" +
              definitions(rows, plain_screen(STDOUT_FILENO)));
@@ -66,7 +65,8 @@ int help(const CLI::App& program, const HelpCommand& command) {
     print_program(program);
     return 0;
   }
-  if (topic == "man") throw InvalidInput("help: the man page is removed; precbench help COMMAND has its text");
+  if (topic == "man")
+    throw InvalidInput("help: the man page is removed; precbench help COMMAND has its text");
   if (topic == "completion") return print_text(completion_script(pages, words.size() > 1 ? words[1] : "")), 0;
   if (const CLI::App* found = find_command(program, topic)) return print_text(found->help(program.get_name())), 0;
   for (const HelpTopic& one : help_topics())

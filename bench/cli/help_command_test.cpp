@@ -79,7 +79,8 @@ TEST_CASE("help TOPIC: texts from the program's own tables", "[cli][help]") {
   CHECK(refused("help sweep study") == "precbench: help: unexpected argument study");
   CHECK(contains(refused("help xyzzy"), "help: unknown topic xyzzy; it is one of sweep, study, "));
   CHECK(refused("help completion") == "precbench: help completion: no shell is not bash");
-  CHECK(refused("help man") == "precbench: help: the man page is removed; precbench help COMMAND has its text");
+  CHECK(refused("help man") ==
+        "precbench: help: the man page is removed; precbench help COMMAND has its text");
   CHECK(contains(refused("help completion zsh"), "zsh loads bash's after autoload"));
   CHECK(contains(refused("help completion fish"), "removed; precbench help COMMAND"));
 }

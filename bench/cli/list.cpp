@@ -164,7 +164,8 @@ void list_recipes() {
   for (const auto* groups : {&recipe_groups(), &fp4_groups()})
     for (const RecipeGroup& group : *groups) {
       std::vector<Recipe> recipes;
-      for (const Recipe& recipe : group.recipes) (is_ablation(recipe.name) ? ablations : recipes).push_back(recipe);
+      for (const Recipe& recipe : group.recipes)
+        (is_ablation(recipe.name) ? ablations : recipes).push_back(recipe);
       print_table(group.name, recipes);
     }
   print_table(weight_only_group().name, weight_only_group().recipes);

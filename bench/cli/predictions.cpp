@@ -381,10 +381,12 @@ Json stack_json(const StackPrediction& prediction) {
 
 void print_stack(Stack stack, const std::vector<StackPrediction>& predictions, const Screen& screen) {
   if (predictions.empty()) return;
-  fmt::print("{}", paragraph(fmt::format("{}: our step times a factor of {}, from measured and published comparisons with "
-                                         "our step (results/predicted/stacks.md)",
-                                         name_of(stack), factors_text(predictions)),
-                             screen));
+  fmt::print(
+      "{}",
+      paragraph(fmt::format("{}: our step times a factor of {}, from measured and published comparisons with "
+                            "our step (results/predicted/stacks.md)",
+                            name_of(stack), factors_text(predictions)),
+                screen));
   std::vector<std::string> missing;
   for (const StackPrediction& p : predictions) add_new(p.no_evidence, missing);
   for (const std::string& line : missing)

@@ -19,8 +19,9 @@ TEST_CASE("bad input: one line and exit status 2", "[cli]") {
   CHECK(refused("sweep --reciep bf16") == "precbench: unknown flag --reciep; did you mean --recipe?");
   CHECK(refused("sweep --rec bf16") == "precbench: unknown flag --rec; did you mean --recipe?");
   CHECK(refused("sweep --reciep=bf16") == "precbench: unknown flag --reciep=bf16; did you mean --recipe?");
-  CHECK(refused("sweep --grouped loop") ==
-        "precbench: unknown flag --grouped; removed: experts run in the fastest grouped GEMM that the GPU supports");
+  CHECK(
+      refused("sweep --grouped loop") ==
+      "precbench: unknown flag --grouped; removed: experts run in the fastest grouped GEMM that the GPU supports");
   CHECK(refused("run --xyzzyxyzzyxyzzy") == "precbench: unknown flag --xyzzyxyzzyxyzzy; see --help");
   CHECK(refused("swep --recipe bf16") == "precbench: unknown command swep; did you mean sweep?");
   CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; see --help");

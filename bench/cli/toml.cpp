@@ -16,7 +16,8 @@ using Words = std::vector<std::string>;
 /// Removes the underscores between a number's digits: "1_000" is 1000 in TOML. Other words stay.
 std::string plain_number(std::string word) {
   if (word.find_first_not_of("0123456789_+-.eE") == word.npos &&
-      word.find_first_of("0123456789") <= word.find('_') && !word.ends_with('_') && word.find("__") == word.npos)
+      word.find_first_of("0123456789") <= word.find('_') && !word.ends_with('_') &&
+      word.find("__") == word.npos)
     std::erase(word, '_');
   return word;
 }

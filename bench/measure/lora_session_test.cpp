@@ -132,7 +132,8 @@ TEST_CASE("run_case with --lora: a fork of a BF16 base quantizes its weights", "
   trunk.steps = 2, trunk.checkpoint_every = 2, trunk.checkpoint_dir = directory / "checkpoints";
   REQUIRE(run_case(validate(trunk)).status == Status::ok);
   Case fork = lora_session_case();
-  fork.fork_from = (std::filesystem::path(trunk.checkpoint_dir) / validate(trunk).id / "step-000002").string();
+  fork.fork_from =
+      (std::filesystem::path(trunk.checkpoint_dir) / validate(trunk).id / "step-000002").string();
   fork.recipe = "nf4_weights";
   const Record dropped = run_case(validate(fork));
   INFO(dropped.error.value_or(""));

@@ -1,12 +1,12 @@
 // The fidelity probe on ranks: its results equal those computed from two runs' gradients, for any sharding;
 // BF16 has no error; recipes have a known order; and it changes neither weights nor memory of the training.
-#include "bench/case/plan.h"
 #include "bench/step/fidelity.h"
 
 #include <cmath>
 #include <limits>
 #include <map>
 
+#include "bench/case/plan.h"
 #include "bench/predict/predict.h"
 #include "bench/step/change_weights.h"
 #include "bench/step/fidelity_testing.h"

@@ -1,6 +1,5 @@
 // The held-out loss: its value, its memory, and that ranks, recipe and sharding do not change the evaluated
 // tokens.
-#include "bench/case/plan.h"
 #include "bench/step/held_out.h"
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <tuple>
 
+#include "bench/case/plan.h"
 #include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"

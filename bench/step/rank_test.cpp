@@ -1,11 +1,11 @@
 // Training over ranks: for any number of ranks and any sharding the step equals one rank's.
-#include "bench/case/plan.h"
 #include "bench/step/rank.h"
 
 #include <fmt/format.h>
 
 #include <atomic>
 
+#include "bench/case/plan.h"
 #include "bench/predict/predict.h"
 #include "bench/step/rank_setup_testing.h"
 #include "bench/step/weights.h"

@@ -55,8 +55,8 @@ StoredPart StoredForm::part_of_experts(const Parameter& p, StoredPart part) cons
              up = p.name.find(".up_proj.") != std::string::npos,
              alternating = !down && model_.moe.names == ExpertNames::gpt_oss;
   const std::int64_t own = bias ? p.cols : p.rows, out = (down ? 1 : 2) * own;
-  part.name =
-      p.name.substr(0, at + kExpertsOfBlock.size()) + (down ? "down_proj" : "gate_up_proj") + (bias ? "_bias" : "");
+  part.name = p.name.substr(0, at + kExpertsOfBlock.size()) + (down ? "down_proj" : "gate_up_proj") +
+              (bias ? "_bias" : "");
   part.shape = {model_.moe.rule.experts, p.cols, out};
   if (bias) part.shape = {model_.moe.rule.experts, out};
   part.size = bias ? out : p.cols * out;

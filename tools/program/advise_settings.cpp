@@ -277,8 +277,9 @@ class SettingSearch {
 constexpr std::int64_t kGpusOfOneHost = 8;
 
 bool gives_layout(const AdviseHost::SettingQuestion& question) {
-  return std::any_of(question.given.begin(), question.given.end(),
-                     [](const auto& field) { return find_field(field.first)->identity == Identity::predicted; });
+  return std::any_of(question.given.begin(), question.given.end(), [](const auto& field) {
+    return find_field(field.first)->identity == Identity::predicted;
+  });
 }
 
 /// Returns true if layouts of ranks are searched: for experts, on several hosts, and where the user gives one.
