@@ -93,7 +93,7 @@ def fsdp2():
                   "precbench peak GiB", "PyTorch peak GiB", "commit"], rows)
 
 
-PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
+PROGRAM = os.path.abspath(os.environ.get("PRECBENCH", ROOT / "build/precbench"))
 
 
 @functools.cache

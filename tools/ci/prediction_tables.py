@@ -340,6 +340,28 @@ def before_measurement_groups():
     return table(["steps", "number", "median error", "worst", "mean signed error", "inside 80% intervals", "median 3% and worst 6% met"], rows)
 
 
+def advised_speeds():
+    """Speeds that advise expected of a recipe and of BF16 (advised.json), beside what one H200 then took (bench/sweeps/advised.toml)."""
+    measured = {(one["case"]["model"], one["case"]["recipe"]): one for one in measured_since("h200/advised.jsonl.xz").values()}
+    rows = []
+    for question in json.loads((RESULTS / "predicted/advised.json").read_text())["speeds"]:
+        found = {recipe: measured.get((question["model"], recipe)) for recipe in question["recipes"]}
+        for recipe, guess in question["recipes"].items():
+            if recipe == "bf16":
+                continue
+            expected = guess["speedup"]
+            row = [question["model"], question["tokens"], question["recommended"], recipe, f"{guess['tokens_per_s']:,.0f}",
+                   f"{expected['mean']:.2f}x [{expected['low']:.2f}, {expected['high']:.2f}]"]
+            if not all(found.values()):
+                rows.append([*row, "not yet", "-", "-"])
+                continue
+            speeds = {name: one["metrics"]["tokens_per_s"] for name, one in found.items()}
+            ratio = speeds[recipe] / speeds["bf16"]
+            rows.append([*row, f"{speeds[recipe]:,.0f}", f"{ratio:.2f}x", "yes" if expected["low"] <= ratio <= expected["high"] else "**no**"])
+    return table(["model", "tokens", "recommended", "recipe", "expected tokens/s", "expected speed-up [80%]", "measured tokens/s",
+                  "measured speed-up", "inside"], rows)
+
+
 OWN_LIMITS = 0.03, 0.07  # of the median error, and of that which 95% of the steps are within
 
 
@@ -441,6 +463,7 @@ TABLES = {"layout-verdicts": layout_verdicts, "layouts-compared": layouts_compar
           "layouts-not-predicted": lambda: layout_reasons("not predicted"),
           "before-measurement": before_measurement, "before-measurement-long": before_measurement_long,
           "before-measurement-context": before_measurement_context, "before-measurement-groups": before_measurement_groups,
+          "advised-speeds": advised_speeds,
           "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out,
           "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
