@@ -62,19 +62,31 @@ struct Change {
   std::string recipe;
 };
 
-/// Returns the nearest number of tokens, to two digits, with another answer than `own`; null within a factor of 100, between 1B and
-/// 100T.
+/// Numbers of tokens among which another answer is searched.
+struct TokenRange {
+  double low = 0, high = 0;
+};
+
+/// Returns a factor of 100 in either direction, but at least 1B and at most 100T tokens.
+TokenRange range_around(double tokens) {
+  constexpr double kLeast = 1e9, kMost = 1e14, kFar = 100;
+  return {std::min(tokens, std::max(kLeast, tokens / kFar)),
+          std::max(tokens, std::min(kMost, kFar * tokens))};
+}
+
+/// Returns the nearest number of tokens in range_around(tokens), to two digits, with another answer than `own`; null if there
+/// is none.
 template <typename Answer>
 std::optional<Change> first_change(const std::string& own, double tokens, bool longer, const Answer& answer) {
-  constexpr double kStep = 1.3, kLeast = 1e9, kMost = 1e14, kFar = 100;
+  constexpr double kStep = 1.3;
+  const TokenRange range = range_around(tokens);
   const auto rounded = [](double value) {
     const double unit = std::pow(10, std::floor(std::log10(value)) - 1);
     return std::round(value / unit) * unit;
   };
   double same = tokens;
   for (double other = longer ? tokens * kStep : tokens / kStep;
-       longer ? other <= std::min(kMost, kFar * tokens) : other >= std::max(kLeast, tokens / kFar);
-       other = longer ? other * kStep : other / kStep) {
+       longer ? other <= range.high : other >= range.low; other = longer ? other * kStep : other / kStep) {
     if (answer(other) == own) {
       same = other;
       continue;
@@ -135,16 +147,21 @@ void find_other_answers(Advice& advice, const SpeedTable& speeds, const Expected
     return recommended(choose(speeds, expected, run, tokens, slope));
   };
   // The reader's own runs give the slope at one horizon alone.
-  if (!slope)
+  if (!slope) {
+    const TokenRange range = range_around(advice.horizon);
+    advice.tried.push_back(
+        fmt::format("from {} to {} tokens", token_words(range.low), token_words(range.high)));
     for (const bool longer : {false, true})
       if (const auto at = first_change(own, advice.horizon, longer,
                                        [&](double tokens) { return answer(tokens, advice.run); }))
         advice.sensitivity.push_back(
             {fmt::format("{} {} tokens", longer ? "from" : "up to", token_words(at->tokens)), at->recipe});
+  }
+  advice.tried.emplace_back("in either deployment");
   PlannedRun other = advice.run;
   other.serving = other.serving == Serving::bf16 ? Serving::recipe : Serving::bf16;
   if (const std::string there = answer(advice.horizon, other); there != own && !there.empty())
-    advice.sensitivity.push_back({fmt::format("served in {}", served_words(other.serving)), there});
+    advice.sensitivity.push_back({fmt::format("if served in {}", served_words(other.serving)), there});
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ struct RunCost {
 
 /// Another answer, and the change of the question that leads to it.
 struct OtherAnswer {
-  std::string change;  ///< "from 20T tokens", "served in the recipe", "on B200"
+  std::string change;  ///< "from 20T tokens", "if served in the recipe", "on B200"
   std::string recipe;
 };
 
@@ -62,8 +62,8 @@ struct Advice {
   std::optional<std::size_t> best;
   std::vector<HorizonChoice> choices;     ///< at kAdviceHorizons; empty if the run's tokens are known
   std::vector<OtherAnswer> sensitivity;   ///< none: no change that was tried leads to another answer
-  std::string other_gpu;  ///< that was tried, too; empty: none
-  int status = 0;         ///< exit status of the command
+  std::vector<std::string> tried;         ///< changes that were tried: "in either deployment", "on B200"
+  int status = 0;                         ///< exit status of the command
 
   double gpus() const { return gpus_of(speeds.bf16_counts); }
   const SpeedRow* bf16() const;

@@ -27,7 +27,7 @@ GapEvidence measured(const std::string& recipe, double gap, double tokens) {
   return one;
 }
 
-/// Studies in which tensorwise costs `gap` and blockwise 0.00026 nats; all other expected are the law's.
+/// Studies in which tensorwise costs `gap` and blockwise 0.00026 nats; all other gaps are the law's.
 ExpectedGaps expected_of(double gap) {
   std::vector<GapEvidence> own;
   for (const double tokens : {1e12, 15e12}) {
@@ -175,7 +175,7 @@ TEST_CASE("make_advice: a recipe studied on young models alone is not preferred 
   CHECK(picked(advice_of(table, expected, 1e12)) == "rowwise_gw_hp");
 }
 
-TEST_CASE("make_advice: expected of the law are smooth in the tokens, and agree with and without --tokens",
+TEST_CASE("make_advice: gaps of the law are smooth in the tokens, and agree with and without --tokens",
           "[advise]") {
   const ExpectedGaps expected(committed_law(), {}, {});
   double last = 0;
@@ -207,12 +207,72 @@ TEST_CASE("advice_text: says where the law is extrapolated", "[advise]") {
   own.parameters = 70e9;
   const ExpectedGaps expected(committed_law(), {own}, committed_evidence());
   const Advice advice = make_advice(speeds(), expected, {70e9, 15e12, Serving::bf16}, std::nullopt, {});
-  CHECK(
-      contains(advice_text(advice, {}, {1000, true}),
-               fmt::format("The law has no model above {},", token_words(committed_law().largest_model()))));
+  CHECK(contains(
+      advice_text(advice, {}, {1000, true}),
+      fmt::format("The law has no model above {} and only one trained from scratch; it cannot predict "
+                  "late divergence.",
+                  token_words(committed_law().largest_model()))));
+  const Advice small = make_advice(speeds(), expected, {1e9, 1e12, Serving::bf16}, std::nullopt, {});
+  CHECK(contains(advice_text(small, {}, {1000, true}),
+                 "The law has only one model trained from scratch; it cannot predict late divergence."));
   const Advice young = make_advice(speeds(), expected, {70e9, 1e9, Serving::bf16}, std::nullopt, {});
   CHECK(contains(advice_text(young, {}, {1000, true}),
                  "A run this short has the gap of 0.9 tokens per parameter"));
+}
+
+TEST_CASE("advice_text: risks are an open answer, a long run and unknown speeds, each only where it is one",
+          "[advise]") {
+  const Screen wide{1000, true};
+  SpeedTable table = speeds();
+  table.rows[0].speedup = MeanWithInterval{1.39, 0.9, 2};
+  table.rows[1].speedup = MeanWithInterval{1.28, 0.8, 1.7};
+  table.rows.push_back(SpeedRow{"rowwise"});
+  const std::string risky = advice_text(advice_of(table, expected_of(0.0005), 15e12), {}, wide);
+  INFO(risky);
+  CHECK(contains(
+      risky,
+      "Risk: The run takes more than a year. tensorwise may not pay: its interval to equal loss contains 1. "
+      "Speed unknown: rowwise.\n"));
+  const std::string safe = advice_text(advice_of(speeds(), expected_of(0.0005), 1e12), {}, wide);
+  INFO(safe);
+  CHECK_FALSE(contains(safe, "Risk"));
+}
+
+TEST_CASE("advice_text: names the recipe with the highest mean if another is chosen by its low end",
+          "[advise]") {
+  const Screen wide{1000, true};
+  SpeedTable table = speeds();
+  table.rows[0].speedup = MeanWithInterval{1.39, 1.1, 1.6};
+  table.rows[1].speedup = MeanWithInterval{1.28, 1.25, 1.3};
+  const std::string text = advice_text(advice_of(table, expected_of(0.0005), 1e12), {}, wide);
+  INFO(text);
+  CHECK(text.starts_with("blockwise: "));
+  CHECK(contains(text, "\nChosen by its low end; tensorwise has the highest mean: 1.37x [1."));
+  CHECK_FALSE(contains(advice_text(advice_of(speeds(), expected_of(0.0005), 1e12), {}, wide),
+                       "Chosen by its low end"));
+}
+
+TEST_CASE("advice_text: without another answer it says which questions were tried", "[advise]") {
+  const Screen wide{1000, true};
+  SpeedTable table = speeds();
+  table.rows = {table.rows.back()};
+  const ExpectedGaps expected(committed_law(), {}, {});
+  CHECK(contains(advice_text(advice_of(table, expected, 15e12), {}, wide),
+                 "Changes: none found from 150B to 100T tokens, in either deployment.\n"));
+  CHECK(contains(advice_text(advice_of(table, expected, 1e8), {}, wide),
+                 "none found from 100M to 10B tokens,"));
+  // The reader's runs have a slope at one number of tokens, so that no other was tried.
+  const HorizonSlope own = slope_of_law(kBesiroglu2024, 1e12);
+  CHECK(contains(
+      advice_text(make_advice(table, expected, {kParameters, 1e12, Serving::bf16}, own, {}), {}, wide),
+      "Changes: none found in either deployment.\n"));
+}
+
+TEST_CASE("advice_text: says that no setting can be measured", "[advise]") {
+  const Advice advice = advice_of(speeds(), expected_of(0.0005), 1e12);
+  const std::string none = "\nMeasure\nNo setting that was tried both runs and fits";
+  CHECK(contains(advice_text(advice, {}), none));
+  CHECK_FALSE(contains(advice_text(advice, {"precbench sweep"}), none));
 }
 
 TEST_CASE("advice_text: fits 80 columns, with the answer first", "[advise]") {
@@ -316,7 +376,7 @@ TEST_CASE("make_advice: adapters are recommended on the most exact weights that 
   CHECK(picked(advice) == "fp8_weights");
   CHECK(contains(headline(advice).front(), "LoRA with weights frozen in fp8_weights"));
   CHECK(contains(headline(advice)[1],
-                 "All weights need 150.0 GiB per GPU at least; NVIDIA H200 leaves 132.0."));
+                 "Training all weights takes at least 150.0 GiB per GPU, and NVIDIA H200 has 132.0 for it."));
   CHECK(advice_json(advice, {}).at("training") == "lora");
 }
 

@@ -83,22 +83,26 @@ std::vector<std::string> run_cost(const Advice& advice) {
   std::string line = fmt::format("{} tokens take {}", token_words(advice.horizon), cost_words(*own));
   const SpeedRow* bf16 = advice.bf16();
   const auto base = bf16 && !pick.is_bf16() ? advice.cost(*bf16) : std::nullopt;
-  line += base ? fmt::format("; in BF16 {}.", cost_words(*base)) : ".";
-  constexpr double kTooManyDays = 365;
-  if (own->days > kTooManyDays) line += " More than a year.";
-  return {line};
+  return {line + (base ? fmt::format("; in BF16 {}.", cost_words(*base)) : ".")};
 }
 
-/// Returns that another recipe is faster to equal loss by its mean, but less surely; empty if none is.
-std::string faster_by_the_mean(const Advice& advice) {
-  const AdviceRow &best = advice.rows[*advice.best], *other = nullptr;
+/// Returns the row with the largest `value` of all that are eligible beside BF16. There must be a best one.
+template <class Value>
+const AdviceRow& largest(const Advice& advice, const Value& value) {
+  const AdviceRow* most = &advice.rows[*advice.best];
   for (const AdviceRow& row : advice.rows)
-    if (row.eligible && row.equal_loss &&
-        row.equal_loss->mean > (other ? *other : best).equal_loss->mean + 0.005)
-      other = &row;
-  return other ? fmt::format("Higher by the mean, lower at the low end: {}, {}.", other->speed.recipe,
-                             factor(*other->equal_loss))
-               : "";
+    if (row.eligible && !row.speed.is_bf16() && value(row) > value(*most)) most = &row;
+  return *most;
+}
+
+/// Returns which recipe has the highest mean, if that is not the one with the highest low end; else an empty text.
+std::string highest_mean_words(const Advice& advice) {
+  constexpr double kVisible = 0.005;  // with two decimals
+  const AdviceRow& best = advice.rows[*advice.best];
+  const AdviceRow& other = largest(advice, [](const AdviceRow& row) { return row.equal_loss->mean; });
+  if (other.equal_loss->mean <= best.equal_loss->mean + kVisible) return "";
+  return fmt::format("Chosen by its low end; {} has the highest mean: {}.", other.speed.recipe,
+                     factor(*other.equal_loss));
 }
 
 std::string run_words(const Advice& advice) {
@@ -142,7 +146,7 @@ std::string reasons_against(const Advice& advice) {
   }
   std::string words;
   for (const auto& [title, names] : {std::pair("Unproven", unproven), std::pair("Known to fail", failing),
-                                     std::pair("Of unknown speed", unknown), std::pair("Too large", large),
+                                     std::pair("Speed unknown", unknown), std::pair("Too large", large),
                                      std::pair("Emulated", advice.speeds.emulated)})
     if (!names.empty()) words += fmt::format(" {}: {}.", title, list_of(names));
   return words;
@@ -152,8 +156,9 @@ std::string nothing_fits_words(const Advice& advice) {
   const auto& board = advice.speeds.gpu.memory;
   const auto& least = advice.speeds.least_bytes;
   return fmt::format(
-      "Nothing fits: {} has {} GiB, and the smallest setting tried needs {} beside the driver's own. {}",
-      advice.speeds.gpu.name, board ? gib(static_cast<double>(*board)) : "less", least ? gib(*least) : "more",
+      "Nothing fits: {} has {} GiB, and the smallest setting tried needs {} in addition to the driver's. {}",
+      advice.speeds.gpu.name, board ? gib(static_cast<double>(*board)) : "less",
+      least ? gib(*least) + " GiB" : "more",
       advice.speeds.would_fit ? fmt::format("It fits with {}.", *advice.speeds.would_fit)
                               : "Neither recomputation nor more GPUs would do.");
 }
@@ -164,16 +169,15 @@ std::vector<std::string> adapter_words(const Advice& advice) {
   std::vector<std::string> lines = {
       fmt::format("LoRA with weights frozen in {}: training all weights does not fit.",
                   pick.is_bf16() ? "BF16" : pick.recipe),
-      fmt::format(
-          "All weights need {} GiB per GPU at least; {} leaves {}.{}",
-          advice.speeds.least_bytes ? gib(*advice.speeds.least_bytes) : "more", advice.speeds.gpu.name,
-          gib(static_cast<double>(advice.speeds.limit_bytes)),
-          advice.speeds.would_fit ? fmt::format(" They fit with {}.", *advice.speeds.would_fit) : "")};
+      fmt::format("Training all weights takes at least {} GiB per GPU, and {} has {} for it.{}",
+                  advice.speeds.least_bytes ? gib(*advice.speeds.least_bytes) : "more",
+                  advice.speeds.gpu.name, gib(static_cast<double>(advice.speeds.limit_bytes)),
+                  advice.speeds.would_fit ? fmt::format(" It fits with {}.", *advice.speeds.would_fit) : "")};
   if (pick.is_bf16())
-    lines.emplace_back("GEMMs and frozen weights in BF16 cost no loss beside BF16.");
+    lines.emplace_back("GEMMs and frozen weights in BF16 have no loss gap.");
   else
     lines.push_back(fmt::format(
-        "Frozen weights in more bits do not fit. results/fine-tuning.md has the cost of {} for two small models.",
+        "Frozen weights in more bits do not fit. results/fine-tuning.md has the loss gap of {} for two small models.",
         pick.recipe));
   return lines;
 }
@@ -184,11 +188,8 @@ std::string sensitivity_words(const Advice& advice) {
   std::vector<std::string> changes;
   for (const OtherAnswer& one : advice.sensitivity)
     changes.push_back(fmt::format("{} {}", one.recipe, one.change));
-  return changes.empty()
-             ? fmt::format(
-                   "Changes: none found up to a hundredth or a hundred times as many tokens, in either deployment{}.",
-                   advice.other_gpu.empty() ? "" : ", or on " + advice.other_gpu)
-             : fmt::format("Changes: {}.", fmt::join(changes, "; "));
+  return changes.empty() ? fmt::format("Changes: none found {}.", fmt::join(advice.tried, ", "))
+                         : fmt::format("Changes: {}.", fmt::join(changes, "; "));
 }
 
 /// Returns the texts, wrapped, one after the other.
@@ -304,9 +305,9 @@ std::vector<std::string> published_runs(const Advice& advice) {
     });
     if (shown && one.from_scratch && about(one.parameters, advice.run.parameters) &&
         about(one.tokens, advice.horizon))
-      lines.push_back(fmt::format(
-          "Published, {} on {} tokens in {}{}: {} ({}).", one.model, token_words(*one.tokens), one.nearest,
-          one.differs.empty() ? "" : fmt::format(" ({})", one.differs), one.published, one.where));
+      lines.push_back(fmt::format("Published run in {} ({}, {} tokens{}): {} ({}).", one.nearest, one.model,
+                                  token_words(*one.tokens), one.differs.empty() ? "" : "; " + one.differs,
+                                  one.published, one.where));
   }
   return lines;
 }
@@ -316,12 +317,14 @@ std::vector<std::string> notes(const Advice& advice) {
   const bool adapters = advice.speeds.part == TrainedPart::lora;
   const auto any = [&](auto is) { return std::any_of(advice.rows.begin(), advice.rows.end(), is); };
   texts.push_back(fmt::format(
-      "Loss gaps: weights trained in the recipe minus weights trained in BF16, both served in {}, for {}. law: fitted to {} gaps of "
-      "{} models (precbench law){}.{}",
-      served_words(advice.run.serving), run_words(advice), advice.law_gaps, advice.law_models,
+      "Loss gaps: weights trained in the recipe minus weights trained in BF16, both served in {}, for {}.{}{}",
+      served_words(advice.run.serving), run_words(advice),
       adapters
           ? ""
-          : fmt::format(", times {:.2f} nats, the loss of your run by {}", advice.loss, kBesiroglu2024.name),
+          : fmt::format(
+                " law: a fraction of the loss, fitted to {} gaps of {} models (precbench law), times {:.2f} nats, the "
+                "loss of your run according to {}.",
+                advice.law_gaps, advice.law_models, advice.loss, kBesiroglu2024.name),
       any([](const AdviceRow& row) {
         return row.expected && !row.expected->measured && row.expected->models == 0;
       })
@@ -331,8 +334,8 @@ std::vector<std::string> notes(const Advice& advice) {
     texts.emplace_back("/B: per billion tokens; energy of GPU boards only.");
   if (!adapters)
     texts.emplace_back(
-        "to equal loss: speed-up over BF16 after training on as many more tokens as make up for the loss gap. pays below: the break-even "
-        "gap S (1 - speed-up^-beta) / beta, nats, S = -dL/d ln(tokens), beta by the scaling law.");
+        "to equal loss: speed-up over BF16 with as many additional tokens as close the loss gap. pays below: the break-even gap in "
+        "nats, S (1 - speed-up^-beta) / beta, where S = -dL/d ln(tokens) and beta is an exponent of the scaling law.");
   const MeanWithInterval& s = advice.slope.slope;
   const std::string interval = is_exact(s) ? "" : fmt::format(" [{:.4f}, {:.4f}]", s.low, s.high);
   if (!adapters)
@@ -343,6 +346,8 @@ std::vector<std::string> notes(const Advice& advice) {
   const std::vector<std::string> published = published_runs(advice);
   texts.insert(texts.end(), published.begin(), published.end());
   texts.insert(texts.end(), advice.speeds.notes.begin(), advice.speeds.notes.end());
+  if (advice.speeds.stack.empty())
+    texts.emplace_back("Speeds are those of precbench's own step; --stack predicts PyTorch's or Megatron's.");
   if (!advice.speeds.emulated.empty())
     texts.push_back(
         fmt::format("Emulated on such a GPU, without a speed: {}.", list_of(advice.speeds.emulated)));
@@ -380,24 +385,19 @@ std::vector<std::string> headline(const Advice& advice) {
     std::vector<std::string> lines = {
         fmt::format("{}: {}, {} to equal loss at {} tokens.", name, speed, factor(*pick.equal_loss), horizon),
         gap_sentence(pick, advice)};
-    if (const std::string other = faster_by_the_mean(advice); !other.empty()) lines.push_back(other);
+    if (const std::string other = highest_mean_words(advice); !other.empty()) lines.push_back(other);
     return lines;
   }
-  if (best.speed.speedup->mean <= 1) {
-    const AdviceRow* fastest = &best;
-    for (const AdviceRow& row : advice.rows)
-      if (row.eligible && row.equal_loss && row.speed.speedup->mean > fastest->speed.speedup->mean)
-        fastest = &row;
-    if (fastest->speed.speedup->mean <= 1)
-      return {fmt::format("bf16: no recipe with evidence is faster. The fastest, {}, is {}.",
-                          name_of_row(fastest->speed), speed_words(fastest->speed))};
-  }
+  const SpeedRow& fastest =
+      largest(advice, [](const AdviceRow& row) { return row.speed.speedup->mean; }).speed;
+  if (fastest.speedup->mean <= 1)
+    return {fmt::format("bf16: no recipe with evidence is faster. The fastest, {}, is {}.",
+                        name_of_row(fastest), speed_words(fastest))};
   return {
       best.equal_loss->mean <= 1 ? fmt::format("bf16: no recipe is expected to pay at {} tokens.", horizon)
       : best.equal_loss->mean < kWorthwhile
-          ? fmt::format(
-                "bf16: at {} tokens no recipe is expected to gain {:.0f}%, which another recipe's trouble costs.",
-                horizon, 100 * (kWorthwhile - 1))
+          ? fmt::format("bf16: at {} tokens no recipe is expected to gain {:.0f}%, the least worth a change.",
+                        horizon, 100 * (kWorthwhile - 1))
           : fmt::format("bf16: a run of {} tokens is so short that another recipe saves less than an hour.",
                         horizon),
       fmt::format("{} is {}, {}{} to equal loss.", name, speed, best.equal_loss->mean < 1 ? "but " : "",
@@ -408,18 +408,25 @@ std::vector<std::string> headline(const Advice& advice) {
 std::vector<std::string> risks(const Advice& advice) {
   /// Ratio of sizes from which a forecast is called an extrapolation.
   constexpr double kFar = 2;
+  constexpr double kTooManyDays = 365;
   std::vector<std::string> texts;
+  if (const auto cost = advice.pick ? advice.cost(advice.rows[*advice.pick].speed) : std::nullopt;
+      cost && cost->days > kTooManyDays)
+    texts.emplace_back("The run takes more than a year.");
   if (advice.best && advice.speeds.part == TrainedPart::full) {
     const AdviceRow& row = advice.rows[*advice.best];
     const ExpectedGap& expected = *row.expected;
     if (pays(*row.equal_loss) == Pays::open)
       texts.push_back(
-          fmt::format("Open whether {} pays: its interval to equal loss contains 1.", row.speed.recipe));
+          fmt::format("{} may not pay: its interval to equal loss contains 1.", row.speed.recipe));
     if (!expected.measured) {
       const bool far = advice.run.parameters > kFar * advice.largest_model;
       texts.push_back(
-          fmt::format("The law has {}one small model from scratch, and no late divergence.",
-                      far ? fmt::format("no model above {}, ", token_words(advice.largest_model)) : ""));
+          far ? fmt::format(
+                    "The law has no model above {} and only one trained from scratch; it cannot predict late "
+                    "divergence.",
+                    token_words(advice.largest_model))
+              : "The law has only one model trained from scratch; it cannot predict late divergence.");
       if (expected.models == 0)
         texts.push_back(
             fmt::format("{} was studied on models below 1 token per parameter alone.", row.speed.recipe));
@@ -432,8 +439,7 @@ std::vector<std::string> risks(const Advice& advice) {
   std::vector<std::string> unknown;
   for (const AdviceRow& row : advice.rows)
     if (row.speed.fits && !row.speed.tokens_per_s && !row.failure) add_once(unknown, row.speed.recipe);
-  if (advice.best && !unknown.empty())
-    texts.push_back(fmt::format("No speed is known of {}.", list_of(unknown)));
+  if (advice.best && !unknown.empty()) texts.push_back(fmt::format("Speed unknown: {}.", list_of(unknown)));
   texts.insert(texts.end(), advice.slope.warnings.begin(), advice.slope.warnings.end());
   return texts;
 }
@@ -453,13 +459,11 @@ std::string advice_text(const Advice& advice, const std::vector<std::string>& me
                      "  ", screen);
   text += speed_columns(advice, screen) + gap_columns(advice, screen) + choice_columns(advice, screen) +
           '\n' + wrapped(notes(advice), "  ", screen);
-  if (measure.empty())
-    return advice.pick
-               ? text + wrapped(
-                            {"Measure: no setting that was tried runs and fits on up to four of these GPUs."},
-                            "", screen)
-               : text;
+  if (measure.empty() && !advice.pick) return text;
   text += "\nMeasure\n";
+  if (measure.empty())
+    text +=
+        wrapped({"No setting that was tried both runs and fits on one to four of these GPUs."}, "", screen);
   for (const std::string& command : measure) text += command_lines(printable(command), screen, "");
   return text;
 }

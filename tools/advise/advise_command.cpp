@@ -51,7 +51,14 @@ std::vector<std::string> usual_recipes(const LossLaw& law) {
   return recipes;
 }
 
-/// Returns the GPU that sensitivity to the GPU is told for: of another generation of data-center boards.
+/// Adds the recipe that is recommended after a change of the question; none if it is empty.
+void add_answer(Advice& advice, const std::string& change, const std::string& recipe) {
+  if (recipe.empty()) return;
+  advice.tried.push_back(change);
+  if (recipe != recommended(advice)) advice.sensitivity.push_back({change, recipe});
+}
+
+/// Returns a data-center GPU of another generation, for which the question is asked again.
 const char* other_gpu(const GpuModel& gpu) { return gpu.cc && gpu.cc->starts_with("9.") ? "B200" : "H100"; }
 
 }  // namespace
@@ -88,21 +95,17 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
   };
   Advice advice = advice_in(speeds, options.stack);
   if (options.stack != kOwnStack && advice.pick && speeds.part == TrainedPart::full)
-    for (const char* stack : kStackChoices)
-      if (const std::string there = stack == options.stack ? "" : recommended(advice_in(speeds, stack));
-          !there.empty() && there != recommended(advice))
-        advice.sensitivity.push_back(
-            {stack == std::string(kOwnStack) ? "in our step" : fmt::format("in {}", stack), there});
+    for (const char* stack : kStackChoices) {
+      if (stack == options.stack) continue;
+      add_answer(advice, stack == std::string(kOwnStack) ? "in our step" : fmt::format("in {}", stack),
+                 recommended(advice_in(speeds, stack)));
+    }
   if (advice.pick && speeds.part == TrainedPart::full && host.best_settings) {
     AdviseOptions there = options;
     there.gpu = other_gpu(speeds.gpu);
     const SpeedTable on_other = speed_table(there, host, sources, candidates);
-    const Advice other = advice_in(on_other, options.stack);
-    if (other.pick && on_other.part == TrainedPart::full) {
-      advice.other_gpu = there.gpu;
-      if (recommended(other) != recommended(advice))
-        advice.sensitivity.push_back({fmt::format("on {}", advice.other_gpu), recommended(other)});
-    }
+    if (on_other.part == TrainedPart::full)
+      add_answer(advice, fmt::format("on {}", there.gpu), recommended(advice_in(on_other, options.stack)));
   }
   const std::vector<std::string> measure = measuring_commands(advice, host, options.given);
   const std::string text = options.json ? json_text(advice_json(advice, measure))

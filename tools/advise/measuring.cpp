@@ -116,7 +116,7 @@ std::vector<std::string> measuring_commands(const Advice& advice, const AdviseHo
   std::vector<std::string> commands = {fmt::format(
       "precbench sweep --model {} --recipe {}{} --out out/advise", model,
       shell_quoted(alone ? recipe : "bf16," + recipe), flags_of(setting, advice.speeds.defaults, gathers))};
-  // A model cut to fewer layers has the step time of the whole one's layers, but not its loss.
+  // With fewer layers the step time per layer stays the same, but the loss does not.
   if (recipe != "bf16" && text_at(setting, "layers") == text_at(advice.speeds.setting, "layers"))
     commands.push_back(fmt::format(
         "precbench study --model {} --recipe {} --init-from CHECKPOINT --data TEXT{} --out out/study", model,

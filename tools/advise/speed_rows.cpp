@@ -462,10 +462,10 @@ class TableBuilder {
     if (std::any_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) { return !row.runs; }))
       table_.notes.push_back(
           "Layouts with tensor or pipeline ranks are predicted for programs that have them; precbench does not run them. "
-          "Each recipe takes the fastest of a few layouts, so a speed-up may be partly the layout's: precbench plan searches more.");
+          "Each recipe has the fastest of a few layouts, so part of a speed-up may come from the layout. precbench plan searches more.");
     table_.notes.push_back(fmt::format(
         "Predicted by the cost model for {} from its peaks, its network and measured rates of ops, "
-        "as sweep --dry-run --on does, for precbench's own step (--stack names others'); intervals hold in 80% of cases.",
+        "as with sweep --dry-run --on. Intervals hold in 80% of cases.",
         table_.gpu.name));
   }
 

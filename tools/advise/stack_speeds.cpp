@@ -50,6 +50,8 @@ SpeedTable in_stack(const SpeedTable& table, const std::string& stack, const Adv
     for (const std::string& line : factors->no_evidence)
       if (std::find(missing.begin(), missing.end(), line) == missing.end()) missing.push_back(line);
   }
+  // Rows of adapters go from the most exact weights to the least.
+  if (result.part == TrainedPart::lora) return result;
   std::stable_sort(result.rows.begin(), result.rows.end(), [](const SpeedRow& a, const SpeedRow& b) {
     return a.tokens_per_s.value_or(0) > b.tokens_per_s.value_or(0);
   });

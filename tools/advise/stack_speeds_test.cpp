@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/errors.h"
@@ -33,6 +34,11 @@ TEST_CASE("in_stack: speeds, order and notes are the stack's, and ours stay besi
                       block ? std::vector<std::string>{"no evidence for blockwise with pytorch"}
                             : std::vector<std::string>{}};
   };
+  // Adapters stay in the order of their weights: the first that fits is recommended.
+  SpeedTable adapters = table;
+  adapters.part = TrainedPart::lora;
+  std::swap(adapters.rows.front(), adapters.rows.back());
+  CHECK(in_stack(adapters, "pytorch", host).rows.front().recipe == "bf16");
   const SpeedTable theirs = in_stack(table, "pytorch", host);
   REQUIRE(theirs.rows.size() == 3);
   const SpeedRow& block = theirs.rows.front();
