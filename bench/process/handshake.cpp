@@ -7,10 +7,10 @@
 #include <map>
 #include <utility>
 
-#include "bench/case/sha256.h"
 #include "bench/machine/build_info.h"
 #include "bench/machine/environment.h"
 #include "bench/process/standard_error.h"
+#include "kernels/base/sha256.h"
 #include "results/record/record.h"
 
 namespace precbench {

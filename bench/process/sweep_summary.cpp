@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
-#include "bench/case/sha256.h"
 #include "bench/process/link.h"
+#include "kernels/base/sha256.h"
 
 namespace precbench {
 namespace {

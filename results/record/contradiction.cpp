@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "results/record/host_time.h"
@@ -127,6 +129,15 @@ void audit_curve(Audit& audit, const Record& record) {
                               record.training->loss.size(), steps);
 }
 
+/// Checks an imported record, whose log need not have every series.
+void audit_source(Audit& audit, const Record& record) {
+  const std::vector<std::int64_t>& steps = record.source->steps;
+  if (!audit.found && record.training)
+    audit.count("source.steps", steps.size(), "training.loss", record.training->loss.size());
+  if (!audit.found && std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) != steps.end())
+    audit.found = "source.steps does not ascend";
+}
+
 /// Checks losses and gradients. Non-finite ones end a run, whose status is then not ok.
 void audit_training(Audit& audit, const Record& record) {
   const Training& training = *record.training;
@@ -137,7 +148,7 @@ void audit_training(Audit& audit, const Record& record) {
   if (record.status != Status::ok) return;
   audit.finite("training.loss", training.loss);
   audit.finite("training.grad_norm", training.grad_norm);
-  if (!audit.found && training.grad_norm.size() < training.loss.size())
+  if (!audit.found && !record.source && training.grad_norm.size() < training.loss.size())
     audit.found = fmt::format("training.grad_norm has {} entries, but training.loss has {}",
                               training.grad_norm.size(), training.loss.size());
 }
@@ -150,7 +161,10 @@ std::optional<std::string> contradiction(const Record& record) {
     audit.found = "schema is 1, but there is a definition, which came with schema 2";
   if (record.timing && !audit.found) audit_timing(audit, *record.timing);
   if (record.metrics) audit_speed(audit, record);
-  if (record.status == Status::ok && record.timing && record.training) audit_curve(audit, record);
+  if (record.source)
+    audit_source(audit, record);
+  else if (record.status == Status::ok && record.timing && record.training)
+    audit_curve(audit, record);
   // An ok run did all its steps. A shorter curve would be compared at a wrong step.
   const auto steps = record.case_fields.find("steps");
   if (!audit.found && record.status == Status::ok && record.training && steps && steps->is_number_integer() &&

@@ -32,6 +32,20 @@ std::string after_without_runs(Change&& change) {
 
 }  // namespace
 
+TEST_CASE("contradiction: an imported record has the steps of its losses, and no other series", "[contradiction]") {
+  const Record imported = samples::imported_record("mxfp8", 250);
+  CHECK(contradiction(imported).value_or("none") == "none");
+  Record other = imported;
+  other.source->steps.pop_back();
+  CHECK(contains(contradiction(other).value_or("none"), "source.steps has 6 entries"));
+  other = imported;
+  other.source->steps.back() = other.source->steps.front();
+  CHECK(contains(contradiction(other).value_or("none"), "source.steps does not ascend"));
+  other = imported;
+  *other.metrics->tokens_per_s *= 2;
+  CHECK(contains(contradiction(other).value_or("none"), "metrics.tokens_per_s"));
+}
+
 TEST_CASE("contradiction: valid records have none whatever sections they lack", "[contradiction]") {
   std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::cpu_record("bf16"),
                                  samples::cpu_record("mxfp8"), Record{}};

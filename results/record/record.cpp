@@ -55,7 +55,7 @@ bool left_out(std::string_view key) {
 /// Returns true for keys of a T that are omitted if null. Memory has a `predicted` that is not.
 template <class T>
 bool omitted_if_null(std::string_view key) {
-  return left_out(key) || (std::is_same_v<T, Record> && key == "predicted");
+  return left_out(key) || (std::is_same_v<T, Record> && (key == "predicted" || key == "source"));
 }
 
 template <class T>
@@ -228,7 +228,10 @@ void to_json(nlohmann::ordered_json& json, const Record& record) {
 
 void from_json(const nlohmann::ordered_json& json, Record& record) {
   read_value(json, Place{}, record);
-  if (!record.definition && record.schema > 1) throw InvalidInput("/definition: missing");
+  if (!record.definition && !record.source && record.schema > 1) throw InvalidInput("/definition: missing");
+  if (record.source.has_value() != (record.method_version == kImportMethodVersion))
+    throw InvalidInput(record.source ? "/source: only in records of method version 1001"
+                                     : "/source: missing in a record of method version 1001");
 }
 
 }  // namespace precbench

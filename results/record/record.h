@@ -14,6 +14,7 @@
 #include "results/record/case_fields.h"
 #include "results/record/definition_record.h"
 #include "results/record/fidelity_record.h"
+#include "results/record/import_source.h"
 #include "results/record/optional_number.h"
 #include "results/record/sensitivity_record.h"
 #include "results/record/study_place.h"
@@ -381,7 +382,7 @@ struct Record {
   std::string created;  ///< ISO 8601, UTC: "2025-01-31T12:00:00Z"
   /// The fields of the case under their command-line names. Scalars, so that readers need not know them.
   CaseFields case_fields;
-  std::optional<DefinitionRecord> definition;  ///< null in records of schema 1
+  std::optional<DefinitionRecord> definition;  ///< null in records of schema 1 and in imported ones
   Status status = Status::ok;
   std::optional<std::string> error;   ///< one line; not null unless status is ok
   std::vector<std::string> warnings;  ///< one line each: what a reader must know before trusting the numbers
@@ -405,6 +406,9 @@ struct Record {
   std::optional<ParameterCounts> params;         ///< null without experts, like moe
   std::optional<MoeRecord> moe;
   std::optional<FlowRecord> flow;  ///< null if no recipe of the case supports flow
+  /// Not null for a record read from another program's log. Its definition is then null, its method version
+  /// kImportMethodVersion, and series have an entry per line of the log.
+  std::optional<ImportSource> source;
 };
 
 /// Returns true if a field of a case determines the measured work. The others control what is saved, how long

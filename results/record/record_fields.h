@@ -282,6 +282,16 @@ void each_field(S& s, F&& f) {
   f("on", s.on), f("casts", s.casts), f("transposes", s.transposes), f("conversion", s.conversion);
 }
 
+template <Is<ImportSource> S, class F>
+void each_field(S& s, F&& f) {
+  f("program", s.program), f("version", s.version), f("format", s.format), f("file_sha256", s.file_sha256);
+  f("run", s.run), f("lines_used", s.lines_used), f("lines_header", s.lines_header);
+  f("lines_skipped", s.lines_skipped), f("window_steps", s.window_steps);
+  f("tokens_per_step", s.tokens_per_step), f("first_step", s.first_step), f("last_step", s.last_step);
+  f("convention", s.convention), f("claimed_mfu", s.claimed_mfu), f("claimed_tflops", s.claimed_tflops);
+  f("loss", s.loss), f("memory", s.memory), f("memory_bytes", s.memory_bytes), f("steps", s.steps);
+}
+
 template <Is<WorkTime> S, class F>
 void each_field(S& s, F&& f) {
   f("work", s.work), f("s", s.s);
@@ -298,7 +308,7 @@ void each_field(S& s, F&& f) {
   f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
   f("sensitivity", s.sensitivity), f("study", s.study), f("params", s.params), f("moe", s.moe),
-      f("flow", s.flow);
+      f("flow", s.flow), f("source", s.source);
 }
 
 template <class T>

@@ -366,8 +366,15 @@ void Reader::keep(const std::vector<bool>& kept) {
 RecordSet Reader::finish() {
   drop_repeated();
   drop_superseded();
-  std::set<int> methods;
-  for (const LocatedRecord& located : set.records) methods.insert(located.record.method_version);
+  std::set<int> methods;  // of the records that this program's family measured
+  bool imported = false;
+  for (const LocatedRecord& located : set.records)
+    if (located.record.source)
+      imported = true;
+    else
+      methods.insert(located.record.method_version);
+  if (imported && !methods.empty())
+    add_problem("measured records and imported ones are mixed", "; they are not compared with each other");
   if (methods.size() > 1)
     add_problem(fmt::format("records of method versions {} are mixed", fmt::join(methods, ", ")),
                 "; they are not compared with each other");

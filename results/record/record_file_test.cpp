@@ -227,6 +227,19 @@ TEST_CASE("read_records: names each problem and keeps the good records", "[recor
     CHECK(contains(all, part));
 }
 
+TEST_CASE("read_records: imported records are read, and mixed with measured ones they are a problem", "[record_file]") {
+  const TempDirectory scratch;
+  append_record(scratch / "imports.jsonl", samples::imported_record("bf16", 250));
+  const RecordSet imports = read_records({scratch / "imports.jsonl"});
+  CHECK(imports.records.size() == 1);
+  CHECK(imports.problems.empty());
+  append_record(scratch / "own.jsonl", samples::gpu_record("bf16", 250));
+  const RecordSet mixed = read_records({scratch / "imports.jsonl", scratch / "own.jsonl"});
+  CHECK(mixed.records.size() == 2);
+  CHECK(mixed.problems == std::vector<std::string>{
+                              "measured records and imported ones are mixed; they are not compared with each other"});
+}
+
 TEST_CASE("read_records: a record of an unknown method version is kept and reported", "[record_file]") {
   const TempDirectory scratch;
   Record record = samples::gpu_record("bf16", 250);

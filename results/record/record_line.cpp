@@ -79,7 +79,12 @@ std::optional<std::string> not_a_record_reason(const Json& json) {
         violations.size() > 1 ? fmt::format(" (and {} more)", violations.size() - 1) : "";
     return "not a valid record: " + violations.front() + more;
   }
-  if (*schema > 1 && !json.contains("definition")) return "not a valid record: /definition: missing";
+  const bool imported = json.contains("source");
+  if (*schema > 1 && !imported && !json.contains("definition"))
+    return "not a valid record: /definition: missing";
+  if (imported != (json.at("method_version") == kImportMethodVersion))
+    return fmt::format("not a valid record: /source: {} a record of method version {}",
+                       imported ? "not of" : "missing in", json.at("method_version").dump());
   return std::nullopt;
 }
 

@@ -178,6 +178,47 @@ Record cpu_record(const std::string& recipe, double penalty, int seed) {
   return r;
 }
 
+Record imported_record(const std::string& recipe, double mean_ms, int seed) {
+  constexpr double kTokens = 65536;
+  Record r;
+  r.method_version = kImportMethodVersion;
+  r.id = "import-" + recipe + "-" + std::to_string(seed);
+  r.created = "2026-01-01T12:00:00Z";
+  r.case_fields = nlohmann::ordered_json{
+      {"model", "llama3.1-8b"}, {"recipe", recipe}, {"seq", 8192}, {"batch", 1},
+      {"gpus", 8},              {"seed", seed},     {"source", "torchtitan"}};
+  r.env.gpu = GpuRecord{"NVIDIA H200", {}, {}, {}, {}, {}, {}, {}};
+  r.flops = Flops{51.47e9, "causal"};
+  Timing& timing = r.timing.emplace();
+  timing.samples_ms = {mean_ms * 0.99, mean_ms * 1.01, mean_ms, mean_ms * 1.005, mean_ms * 0.995};
+  timing.warmup = 2;
+  timing.median_ms = mean_ms;
+  timing.min_ms = mean_ms * 0.99;
+  Metrics& metrics = r.metrics.emplace();
+  metrics.speed_from = "mean";
+  metrics.tokens_per_s = 1e3 * kTokens / mean_ms;
+  metrics.tokens_per_s_per_gpu = *metrics.tokens_per_s / 8;
+  metrics.tflops_per_gpu = *metrics.tokens_per_s_per_gpu * r.flops->per_token / 1e12;
+  Training& training = r.training.emplace();
+  training.tokens_per_step = static_cast<std::int64_t>(kTokens);
+  ImportSource& source = r.source.emplace();
+  source.program = source.format = "torchtitan";
+  source.file_sha256 = std::string(64, 'a');
+  source.lines_used = 7;
+  source.window_steps = 10;
+  source.tokens_per_step = training.tokens_per_step;
+  source.first_step = 20, source.last_step = 60;
+  source.convention = "full";
+  source.claimed_mfu = 0.41;
+  source.memory = "reserved";
+  source.memory_bytes = std::int64_t{50} << 30;
+  for (int line = 0; line < 7; ++line) {
+    source.steps.push_back(line == 0 ? 1 : 10 * line);
+    training.loss.push_back(12 / (1 + 0.1 * line));
+  }
+  return r;
+}
+
 void set_samples(Record& r, const std::vector<double>& samples_ms) {
   const SampleStatistics statistics = *sample_statistics(samples_ms);
   const double faster = *r.timing->median_ms / statistics.median;

@@ -20,6 +20,9 @@ Record gpu_record(const std::string& recipe, double median_ms, double penalty = 
 /// Returns the tiny model on the CPU device. Every recipe except bf16 is emulated and has no speed.
 Record cpu_record(const std::string& recipe, double penalty = 0, int seed = 1);
 
+/// Returns a run of llama3.1-8b on eight H200 as imported from a torchtitan log: five lines of ten steps each.
+Record imported_record(const std::string& recipe, double mean_ms, int seed = 1);
+
 /// Replaces the step times by non-interleaved ones and updates everything derived from them.
 void set_samples(Record& r, const std::vector<double>& samples_ms);
 

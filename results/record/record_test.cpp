@@ -7,6 +7,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
+#include "results/record/record_line.h"
 #include "results/record/record_samples.h"
 #include "results/record/schema.h"
 
@@ -188,6 +189,7 @@ TEST_CASE("Schema: scalar_fields lists every scalar with its unit", "[record]") 
   full.breakdown->routing_ms = 0.5;
   full.training->bytes_per_token = 3.5, full.training->held_out_bytes_per_token = 3.25;
   full.flow = FlowRecord{};
+  full.source = ImportSource{};
   full.sensitivity = SensitivityRecord{};
   full.params = ParameterCounts{30, 3};
   full.predicted = PredictedStep{};
@@ -218,6 +220,26 @@ TEST_CASE("Record: study survives a round trip and is absent otherwise", "[recor
   Json wrong = json;
   wrong["study"]["part"] = "spoon";
   CHECK_THROWS_AS(wrong.get<Record>(), InvalidInput);
+}
+
+TEST_CASE("Record: an imported record has a source, no definition and a method version of its own", "[record]") {
+  const Record imported = samples::imported_record("mxfp8", 250);
+  const Json json = imported;
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK_FALSE(not_a_record_reason(json));
+  CHECK(Json(json.get<Record>()) == json);
+  CHECK_FALSE(Json(samples::gpu_record("mxfp8", 250)).contains("source"));
+  Json as_measured = json;
+  as_measured["method_version"] = kMethodVersion;
+  CHECK(not_a_record_reason(as_measured).value_or("").find("/source") != std::string::npos);
+  CHECK_THROWS_AS(as_measured.get<Record>(), InvalidInput);
+  Json without_source = samples::gpu_record("mxfp8", 250);
+  without_source["method_version"] = kImportMethodVersion;
+  CHECK(not_a_record_reason(without_source).value_or("").find("/source") != std::string::npos);
+  CHECK_THROWS_AS(without_source.get<Record>(), InvalidInput);
+  Json wrong = json;
+  wrong["source"]["memory"] = "resident";
+  CHECK_FALSE(Schema::record().violations(wrong).empty());
 }
 
 TEST_CASE("Record: predicted, and shape and formats of ops, are written only if known", "[record]") {

@@ -1,5 +1,5 @@
 // Test vectors of the standards: FIPS 180-4's examples, and RFC 4231's for HMAC.
-#include "bench/case/sha256.h"
+#include "kernels/base/sha256.h"
 
 #include "kernels/testing/catch.h"
 
@@ -12,6 +12,15 @@ TEST_CASE("sha256: gives the digests of FIPS 180-4", "[sha256]") {
         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
   CHECK(hex(sha256(std::string(1'000'000, 'a'))) ==
         "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST_CASE("Sha256: parts of any length give the digest of the whole", "[sha256]") {
+  const std::string text(1000, 'a');
+  for (const std::size_t length : {1, 7, 63, 64, 65, 200}) {
+    Sha256 parts;
+    for (std::size_t at = 0; at < text.size(); at += length) parts.add(std::string_view(text).substr(at, length));
+    CHECK(hex(parts.digest()) == hex(sha256(text)));
+  }
 }
 
 TEST_CASE("hmac_sha256: gives the codes of RFC 4231 including keys longer than a block", "[sha256]") {

@@ -1,9 +1,10 @@
 // Implements FIPS 180-4, section 6.2, literally. See sha256.h.
-#include "bench/case/sha256.h"
+#include "kernels/base/sha256.h"
 
 #include <fmt/format.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <system_error>
@@ -26,7 +27,7 @@ constexpr std::array<std::uint32_t, 64> kRounds = {
 
 using State = std::array<std::uint32_t, 8>;
 
-std::uint32_t word_at(const char* bytes) {
+std::uint32_t big_endian_word(const char* bytes) {
   std::uint32_t word = 0;
   for (int i = 0; i < 4; ++i) word = word << 8 | static_cast<unsigned char>(bytes[i]);
   return word;
@@ -34,7 +35,7 @@ std::uint32_t word_at(const char* bytes) {
 
 void add_block(State& state, const char* block) {
   std::array<std::uint32_t, 64> w;
-  for (std::size_t t = 0; t < 16; ++t) w[t] = word_at(block + 4 * t);
+  for (std::size_t t = 0; t < 16; ++t) w[t] = big_endian_word(block + 4 * t);
   for (std::size_t t = 16; t < 64; ++t) {
     const std::uint32_t x = w[t - 15], y = w[t - 2];
     w[t] = w[t - 16] + (std::rotr(x, 7) ^ std::rotr(x, 18) ^ x >> 3) + w[t - 7] +
@@ -54,19 +55,36 @@ void add_block(State& state, const char* block) {
 
 }  // namespace
 
-Digest sha256(std::string_view bytes) {
-  State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  std::string text(bytes);
-  text += '\x80';
-  while (text.size() % kBlock != kBlock - 8) text += '\0';
-  for (int shift = 56; shift >= 0; shift -= 8)
-    text += static_cast<char>(static_cast<std::uint64_t>(bytes.size()) * 8 >> shift);
-  for (std::size_t at = 0; at < text.size(); at += kBlock) add_block(state, text.data() + at);
+void Sha256::add(std::string_view bytes) {
+  length_ += bytes.size();
+  if (!rest_.empty()) {
+    const std::size_t taken = std::min(bytes.size(), kBlock - rest_.size());
+    rest_.append(bytes.substr(0, taken));
+    bytes.remove_prefix(taken);
+    if (rest_.size() < kBlock) return;
+    add_block(state_, rest_.data());
+    rest_.clear();
+  }
+  for (; bytes.size() >= kBlock; bytes.remove_prefix(kBlock)) add_block(state_, bytes.data());
+  rest_.assign(bytes);
+}
+
+Digest Sha256::digest() {
+  const std::uint64_t bits = length_ * 8;
+  std::string end = "\x80";
+  while ((rest_.size() + end.size()) % kBlock != kBlock - 8) end += '\0';
+  for (int shift = 56; shift >= 0; shift -= 8) end += static_cast<char>(bits >> shift);
+  add(end);
   Digest digest;
   for (std::size_t i = 0; i < digest.size(); ++i)
-    digest[i] = static_cast<std::uint8_t>(state[i / 4] >> (24 - 8 * (i % 4)));
+    digest[i] = static_cast<std::uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
   return digest;
+}
+
+Digest sha256(std::string_view bytes) {
+  Sha256 whole;
+  whole.add(bytes);
+  return whole.digest();
 }
 
 Digest hmac_sha256(std::string_view key, std::string_view message) {
