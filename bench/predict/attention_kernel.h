@@ -1,6 +1,6 @@
-// Kernels of attention as far as their rates differ: precbench's Hopper kernels, cuDNN's and the flash kernels, each also for
-// windows and soft-capped scores. A measured step's are read from its record, a predicted step's follow the rule by which
-// the CUDA device selects (kernels/cuda/attention).
+// Kernels of attention as far as their rates differ: precbench's Hopper kernels, cuDNN's and the flash kernels, each
+// also for windows and soft-capped scores. A measured step's are read from its record, a predicted step's follow the
+// rule by which the CUDA device selects (kernels/cuda/attention).
 #pragma once
 
 #include <cstdint>
@@ -38,14 +38,15 @@ bool is_attention_kernel(std::string_view kernel);
 
 /// Returns true for `attention` and `attention_backward`.
 bool is_attention(std::string_view op);
-/// Returns true if attention leaves out pairs that causal attention has, as in a window shorter than the sequence or within
-/// documents.
+/// Returns true if attention leaves out pairs that causal attention has, as in a window shorter than the sequence or
+/// within documents.
 bool leaves_out_pairs(const OpCost& op);
 /// Returns how many keys a query sees, on average.
 double mean_keys(const OpCost& op);
 
-/// Returns kHopperKernel, kCudnnKernel or kFlashKernel of a record's Support::attention (results/record/record.h), as in
-/// "own 128x160 forward, cudnn 9.14 backward", for the last attention op of that direction in the step; null if it does not say.
+/// Returns kHopperKernel, kCudnnKernel or kFlashKernel of a record's Support::attention (results/record/record.h), as
+/// in "own 128x160 forward, cudnn 9.14 backward", for the last attention op of that direction in the step; null if it
+/// does not say.
 std::optional<std::string> recorded_attention_kernel(const std::string& names, bool backward);
 
 }  // namespace precbench

@@ -16,7 +16,8 @@ struct CaseLayout {
   ParallelLayout layout;
 };
 
-/// Returns the layout of a case whose flags fit each other (layout_unsupported_reason).
+/// Returns the layout of a case whose flags fit each other (layout_unsupported_reason). `model`: the case's, cut to its
+/// layers.
 CaseLayout case_layout(const Plan& plan);
 CaseLayout case_layout(const Case& c, const ModelConfig& model);
 

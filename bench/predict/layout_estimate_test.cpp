@@ -1,11 +1,12 @@
 // Layouts: what a step costs beyond its ops, from bytes and rates.
-#include "bench/case/plan.h"
 #include "bench/predict/layout_estimate.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "bench/case/plan.h"
+#include "bench/predict/case_layout.h"
 #include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
 
@@ -118,7 +119,8 @@ TEST_CASE(
   };
   const StepTime beside = time(true), before = time(false);
   CHECK(beside.seconds < before.seconds);
-  // Two blocks gather 2 x 8 x 64 columns of 8,192 rows in BF16, once each way; three quarters of it come over the network.
+  // Two blocks gather 2 x 8 x 64 columns of 8,192 rows in BF16, once each way; three quarters of it come over the
+  // network.
   const double gathered = 2 * 2 * 8192.0 * 1024 * 2 * 3 / 4 / 20e9;
   CHECK(before.seconds - beside.seconds < gathered);
 }
@@ -164,6 +166,71 @@ TEST_CASE("estimate_layout: sequence parallelism divides all activations among t
   const double gathered = 2 * 2048 * 2, whole = per_token(1);
   CHECK(per_token(2) == Approx(whole / 2 + gathered).epsilon(0.01));
   CHECK(per_token(4) == Approx(whole / 4 + gathered).epsilon(0.01));
+}
+
+TEST_CASE("estimate_layout: blocks of two kinds that cost the same are predicted as blocks of one",
+          "[plan]") {
+  const CostModel cost_model(find_machine("h100-sxm"));
+  Case c;
+  c.device = "cuda", c.model = "llama3.2-1b", c.seq = 2048;
+  c.parallel = "fsdp", c.batch = 1, c.accumulation = 8;
+  ModelConfig model = cut_to(find_model("llama3.2-1b"), 8);
+  const ParallelLayout layout{.data = 2, .pipeline = 4, .interleave = 2};
+  const LayoutEstimate one = estimate_layout(c, model, layout, {}, cost_model);
+  model.sliding_window = 2 * c.seq;  // sees every key
+  model.block.local_layers = {0, 3, 4};
+  const LayoutEstimate two = estimate_layout(c, model, layout, {}, cost_model);
+  CHECK(two.step.seconds == Approx(one.step.seconds).epsilon(1e-9));
+  CHECK(two.peak_bytes == Approx(static_cast<double>(one.peak_bytes)).epsilon(1e-6));
+  model.sliding_window = 128;
+  CHECK(estimate_layout(c, model, layout, {}, cost_model).step.seconds < one.step.seconds);
+}
+
+TEST_CASE("estimate_layout: stages of DeepSeek-V3 hold dense blocks and blocks with experts", "[plan]") {
+  const CostModel cost_model(find_machine("gb200-nvl72"));
+  Case c;
+  c.device = "cuda", c.model = "deepseek-v3", c.seq = 2048, c.gpus = 256;
+  c.parallel = "fsdp", c.batch = 1, c.accumulation = 8, c.pipeline = 16, c.ep = 16;
+  c.exchange = "slots", c.slots = 512;
+  const Plan plan = validate(c);
+  REQUIRE_FALSE(layout_failure(plan));
+  const LayoutEstimate e = estimate_layout(plan, cost_model);
+  REQUIRE(e.stages.size() == 16);
+  std::int64_t layers = 0;
+  for (const StageMemory& stage : e.stages) layers += stage.layers;
+  CHECK(layers == 61);
+  // Three dense blocks weigh far less than four with experts.
+  CHECK(e.stages.front().layers == 3);
+  CHECK(e.stages.front().states < e.stages[1].states / 4);
+  CHECK(e.peak_bytes > e.stages.front().peak());
+}
+
+TEST_CASE("estimate_layout: a share of recomputing blocks lies between none and all, in time and in memory",
+          "[predict]") {
+  const ModelConfig model = cut_to(find_model("llama3.2-1b"), 4);
+  const CostModel cost_model(find_machine("h200"));
+  Case c = sharded_case(4);
+  c.recompute = "block";
+  for (const ParallelLayout& layout : {ParallelLayout{.data = 4}, ParallelLayout{.data = 4, .pipeline = 2}}) {
+    const auto estimate = [&](double share) {
+      const RecomputeShare recompute{.blocks = share};
+      Case own = c;
+      if (share == 0) own.recompute = "none";
+      const LayoutEstimate e = estimate_layout(own, model, layout, recompute, cost_model);
+      std::int64_t most = 0;
+      for (const StageMemory& stage : layout_memory(own, model, layout, recompute))
+        most = std::max(most, stage.peak());
+      CHECK(e.peak_bytes == most);
+      return e;
+    };
+    INFO(layout.pipeline);
+    const LayoutEstimate none = estimate(0), half = estimate(0.5), all = estimate(1);
+    CHECK(all.peak_bytes < none.peak_bytes);
+    CHECK(static_cast<double>(half.stages.front().activations) ==
+          Approx((none.stages.front().activations + all.stages.front().activations) / 2.0).epsilon(1e-9));
+    CHECK(none.step.seconds < half.step.seconds);
+    CHECK(half.step.seconds < all.step.seconds);
+  }
 }
 
 }  // namespace

@@ -15,38 +15,15 @@
 
 #include "bench/case/plan.h"
 #include "bench/predict/case_layout.h"
-#include "bench/predict/pipeline.h"
 #include "kernels/base/errors.h"
-#include "kernels/base/parse_number.h"
 #include "kernels/device/ops.h"
 #include "models/transformer/routing/expected_load.h"
 
 namespace precbench {
 namespace {
 
-constexpr std::int64_t kMostTensor = 16, kMostExpertRanks = 256, kMostBatch = 16, kMostVirtualStages = 16;
-/// Tokens of a sequence that a context rank has at least: with fewer, GEMMs are too short to be worth a rank.
-constexpr std::int64_t kLeastTokens = 1024;
-
-std::vector<std::int64_t> powers_of_two(std::int64_t most) {
-  std::vector<std::int64_t> powers;
-  for (std::int64_t n = 1; n <= most; n *= 2) powers.push_back(n);
-  return powers;
-}
-
-std::int64_t domain_of(const Machine& machine, std::int64_t gpus) {
-  const std::int64_t domain = machine.levels.empty() ? 1 : machine.levels.front().gpus;
-  return domain == 0 ? gpus : std::min(domain, gpus);
-}
-
-/// Returns the ranks among which a case shards its states.
-std::int64_t shards_of(const Case& c) {
-  const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
-  return c.parallel == "fsdp" ? ranks : c.parallel == "hsdp" ? c.shard_group : c.context;
-}
-
-/// A layout and its bound, or all layouts with these ranks, this micro-batch and this recomputation. There are hundreds of
-/// thousands, so words are those of the space.
+/// A layout and its bound, or all layouts with these ranks, this micro-batch and this recomputation. There are hundreds
+/// of thousands, so words are those of the space.
 struct Candidate {
   std::int64_t tensor = 1, context = 1, pipeline = 1, virtual_stages = 1, batch = 1, ep = 1, slots = 0;
   std::int64_t accumulation = 1, shard_group = 1;
@@ -227,7 +204,8 @@ class Search {
       if (!rule_) rule_ = std::move(why);
       return;
     }
-    // Recomputing adds to the time: what the same layouts take without it is a bound until they are looked at. Most never are.
+    // Recomputing adds to the time: what the same layouts take without it is a bound until they are looked at. Most
+    // never are.
     const bool none_is_first = space_.recompute.front() == Case{}.recompute;
     Shards without;
     for (const std::string& recompute : space_.recompute) {
@@ -256,8 +234,8 @@ class Search {
     return candidate;
   }
 
-  /// Returns true if a case's optimizer, sharded or not, is to be tried. Where both can be and neither runs, a sharded one
-  /// is no slower and needs less: its reduce-scatter and its BF16 gather move at most what an all-reduce moves.
+  /// Returns true if a case's optimizer, sharded or not, is to be tried. Where both can be and neither runs, a sharded
+  /// one is no slower and needs less: its reduce-scatter and its BF16 gather move at most what an all-reduce moves.
   bool tries_optimizer(const Case& c, const ModelConfig& model) const {
     const bool on = c.shard_optimizer == "on";
     const bool only_predicted = c.tensor > 1 || c.pipeline > 1 || c.overlap != "none";
@@ -336,7 +314,7 @@ class Search {
     const std::optional<Gathered> gathered =
         c.gather == Case{}.gather
             ? std::nullopt
-            : std::optional<Gathered>({c.tensor, c.ep, shards_of(c), c.recompute, c.gather});
+            : std::optional<Gathered>({c.tensor, c.ep, state_shards(c), c.recompute, c.gather});
     if (gathered && ungathered_.contains(*gathered)) {
       ++found_.unsupported;
       return;
@@ -395,7 +373,7 @@ class Search {
   const LayoutSpace& space_;
   const CostModel& cost_model_;
   LayoutSearch found_;
-  std::optional<std::string> rule_;  // that the first refused layout breaks
+  std::optional<std::string> rule_;    // that the first refused layout breaks
   std::vector<Candidate> candidates_;  // a heap once all are enumerated
   std::int64_t order_ = 0;
   std::set<Gathered> ungathered_;
@@ -407,76 +385,9 @@ class Search {
 
 }  // namespace
 
-LayoutSpace layout_space(const LayoutQuestion& question, const ModelConfig& model, const Machine& machine) {
-  const Case& c = question.c;
-  const std::int64_t domain = domain_of(machine, c.gpus);
-  LayoutSpace space;
-  const bool whole_heads = model.latent || model.block.residual != Residual::sequential;
-  space.tensor = whole_heads ? std::vector<std::int64_t>{1}
-                             : powers_of_two(std::min({domain, kMostTensor, model.heads}));
-  space.context = powers_of_two(std::min(c.gpus, std::max<std::int64_t>(1, c.seq / kLeastTokens)));
-  for (std::int64_t n = 1; n <= std::min(model.layers, c.gpus); ++n)
-    if (c.gpus % n == 0) space.pipeline.push_back(n);
-  for (std::int64_t n = 1; n <= std::min(model.layers, kMostVirtualStages); ++n)
-    space.virtual_stages.push_back(n);
-  space.batch = powers_of_two(std::min(kMostBatch, question.global_batch));
-  space.ep = {1};
-  if (model.moe) {
-    space.ep.clear();
-    for (const std::int64_t n : powers_of_two(std::min({kMostExpertRanks, c.gpus, model.moe.rule.experts})))
-      if (model.moe.rule.experts % n == 0) space.ep.push_back(n);
-  }
-  space.parallel = {"ddp", "fsdp", "hsdp"};
-  space.shard_optimizer = {"off", "on"};
-  for (std::int64_t group = std::min<std::int64_t>(8, domain); group < c.gpus; group *= 4)
-    space.shard_group.push_back(group);
-  space.grad_sync = {"every", "last"};
-  space.reshard = {"on", "off"};
-  space.recompute = {"none", "norm", "ffn+norm", "attention+ffn+norm", "block"};
-  space.gather = {"bf16"};
-  return space;
-}
-
 LayoutSearch search_layouts(const LayoutQuestion& question, const LayoutSpace& space,
                             const CostModel& cost_model) {
   return Search(question, space, cost_model).run();
-}
-
-namespace {
-
-std::vector<std::int64_t> integers(const std::vector<std::string>& words) {
-  std::vector<std::int64_t> values;
-  for (const std::string& word : words) values.push_back(parse_number<std::int64_t>(word).value());
-  return values;
-}
-
-/// Replaces the values of searched fields by those that the user gave.
-void restrict_space(LayoutSpace& space, const LayoutQuestion& question) {
-  static const std::map<std::string, std::vector<std::int64_t> LayoutSpace::*> kNumbers = {
-      {"tensor", &LayoutSpace::tensor},
-      {"context", &LayoutSpace::context},
-      {"pipeline", &LayoutSpace::pipeline},
-      {"virtual_stages", &LayoutSpace::virtual_stages},
-      {"batch", &LayoutSpace::batch},
-      {"ep", &LayoutSpace::ep},
-      {"shard_group", &LayoutSpace::shard_group}};
-  static const std::map<std::string, std::vector<std::string> LayoutSpace::*> kWords = {
-      {"parallel", &LayoutSpace::parallel},   {"shard_optimizer", &LayoutSpace::shard_optimizer},
-      {"reshard", &LayoutSpace::reshard},     {"grad_sync", &LayoutSpace::grad_sync},
-      {"recompute", &LayoutSpace::recompute}, {"gather", &LayoutSpace::gather}};
-  for (const auto& [field, values] : question.given) {
-    if (const auto number = kNumbers.find(field); number != kNumbers.end())
-      space.*number->second = integers(values);
-    else
-      space.*kWords.at(field) = values;
-  }
-}
-
-}  // namespace
-
-bool is_searched(std::string_view field) {
-  return std::find(std::begin(kSearchedFields), std::end(kSearchedFields), field) !=
-         std::end(kSearchedFields);
 }
 
 LayoutSearch best_layouts(const LayoutQuestion& question, const CostModel& cost_model) {
@@ -491,133 +402,6 @@ LayoutSearch best_layouts(const LayoutQuestion& question, const CostModel& cost_
   if (plan.recipe.quantized()) space.gather = {"bf16", "fp8"};
   restrict_space(space, question);
   return search_layouts(question, space, cost_model);
-}
-
-namespace {
-
-/// Traffic of data ranks for a layer: of every micro-batch, and of a step beside that. Seconds of the collectives, and how much longer
-/// ops beside them take.
-struct LayerTraffic {
-  double seconds = 0, slowed = 0, once_seconds = 0, once_slowed = 0;
-};
-
-}  // namespace
-
-LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vector<MicroBatchCost>& layers,
-                         const CostModel& cost_model) {
-  const auto micro_batches = static_cast<double>(c.micro_steps());
-  const auto stages = static_cast<std::size_t>(c.pipeline);
-  const auto groups =
-      layers_by_group(model.layers, static_cast<int>(stages), static_cast<int>(c.virtual_stages));
-  const MicroBatchCost& ends = layers.back();
-  const double embedding = ends.embedding_forward + ends.embedding_backward;
-  const auto shards = static_cast<double>(shards_of(c));
-  const bool sharded = c.parallel != "ddp" && shards > 1;
-  // Ranks that share experts hold theirs whole, however many replicas there are.
-  const bool whole_experts = c.ep > 1;
-  // Collectives of data ranks run one after the other, whatever else runs beside them, and slow down what does.
-  const RankGroup group{static_cast<std::int64_t>(shards), c.tensor};
-  const bool gathers_often = c.reshard == "on", reduces_often = c.grad_sync == "every";
-  // Weights that are gathered in FP8 are cast by the shard, not by every micro-batch: at most what reading them in BF16 and
-  // writing two FP8 copies takes at 60% of the memory bandwidth.
-  const bool in_fp8 = sharded && c.gather == "fp8";
-  const auto cast_by_shards = [&](const MicroBatchCost& layer) {
-    constexpr double kAchieved = 0.6;
-    return in_fp8 ? std::min(layer.quantize, 2 * layer.weight_bytes /
-                                                 (kAchieved * 1e9 * cost_model.machine().memory_gb_per_s))
-                  : 0.0;
-  };
-  const auto moved_share = [&](const MicroBatchCost& layer) {
-    return whole_experts ? 1 - layer.expert_share : 1;
-  };
-  const auto traffic_of = [&](const MicroBatchCost& layer) {
-    LayerTraffic traffic;
-    if (!sharded) return traffic;
-    const double share = moved_share(layer);
-    const auto add = [&](Collective kind, double bytes, bool often, double calls) {
-      const double seconds = cost_model.network().seconds(kind, group, bytes * share);
-      const double slowed = seconds * cost_model.contention(kind, group);
-      (often ? traffic.seconds : traffic.once_seconds) += seconds * (often ? calls : 1);
-      (often ? traffic.slowed : traffic.once_slowed) += slowed * (often ? calls : 1);
-    };
-    add(Collective::all_gather, layer.weight_bytes * (c.gather == "fp8" ? 0.5 : 1), gathers_often, 2);
-    add(Collective::reduce_scatter, std::min(layer.weight_bytes, layer.gradient_bytes), reduces_often, 1);
-    return traffic;
-  };
-  const double ranks = static_cast<double>(c.gpus) / static_cast<double>(c.tensor * c.pipeline);
-  const bool shards_optimizer = c.shard_optimizer == "on";
-  const double expert_replicas =
-      shards_optimizer ? ranks * static_cast<double>(c.tensor) / static_cast<double>(c.ep) : 1;
-  const double optimizer_shards = shards_optimizer ? ranks : sharded ? shards : 1;
-  const auto states_of = [&](double weights, double gradients, double optimizer, double expert_share) {
-    const double whole = whole_experts ? expert_share : 0;
-    const double own_gradients =
-        c.grad_sync == "every" && sharded ? gradients * whole + gradients * (1 - whole) / shards : gradients;
-    return optimizer * whole / expert_replicas + optimizer * (1 - whole) / optimizer_shards + own_gradients +
-           weights * (sharded && c.reshard == "on" ? whole : 1) * (in_fp8 ? 0.5 : 1);
-  };
-  // The layer that moves least stands for all.
-  const LayerTraffic traffic =
-      traffic_of(*std::min_element(layers.begin(), layers.end(), [&](const auto& a, const auto& b) {
-        return a.weight_bytes * moved_share(a) < b.weight_bytes * moved_share(b);
-      }));
-  struct Stage {
-    double first = 0, all = 0, states = 0, activations = 0, exposed = 0;
-    int layers = 0;
-  };
-  // Lines through few layers are below the memory of more layers, and above that of fewer.
-  constexpr double kEnoughLayers = 3;
-  const double of_ends =
-      states_of(ends.ends_weight_bytes, ends.ends_gradient_bytes, ends.ends_optimizer_bytes, 0) *
-      (stages == 1 || model.tied ? 1 : 0.5);
-  std::vector<Stage> sums(stages);
-  std::size_t next = 0;
-  for (std::size_t g = 0; g < groups.front().size(); ++g)
-    for (std::size_t stage = 0; stage < stages; ++stage)
-      for (std::int64_t i = 0; i < groups[stage][g]; ++i) {
-        const MicroBatchCost& layer = layers[next++];
-        const double seconds = layer.forward + layer.backward - cast_by_shards(layer);
-        sums[stage].all += seconds;
-        if (g == 0) sums[stage].first += seconds;
-        Stage& own = sums[stage];
-        own.states +=
-            states_of(layer.weight_bytes, layer.gradient_bytes, layer.optimizer_bytes, layer.expert_share);
-        own.activations += layer.activation_bytes;
-        ++own.layers;
-        own.exposed += layer.exposed;
-      }
-  LayoutBound bound;
-  // Stages before a stage fill its first micro-batch and drain its last one, one group of layers each.
-  double fill = embedding;
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    double micro_batch = sums[stage].all;
-    if (stage == 0) micro_batch += embedding;
-    if (stage == stages - 1) micro_batch += ends.head_forward + ends.head_backward;
-    // Compute is slowed beside traffic, except while it waits for other collectives. Where those run beside GEMMs, slower
-    // GEMMs also leave less to wait for.
-    const auto layers_of_stage = static_cast<double>(sums[stage].layers);
-    const auto slowed = [&](double seconds, double slowed_seconds) {
-      const double all = layers_of_stage * seconds, longer = layers_of_stage * slowed_seconds;
-      if (all <= 0) return 0.0;
-      const double hidden = c.overlap == "none" ? longer * sums[stage].exposed / all : sums[stage].exposed;
-      return std::max(0.0, longer - hidden);
-    };
-    micro_batch += slowed(traffic.seconds, traffic.slowed);
-    const double once = slowed(traffic.once_seconds, traffic.once_slowed);
-    const double traffic_seconds = layers_of_stage * (micro_batches * traffic.seconds + traffic.once_seconds);
-    bound.seconds = std::max(
-        {bound.seconds, (stage == 0 ? 0 : fill) + micro_batches * micro_batch + once, traffic_seconds});
-    fill += sums[stage].first;
-    const double in_flight =
-        micro_batches_in_flight(static_cast<int>(stages), static_cast<int>(c.virtual_stages),
-                                static_cast<int>(stage), c.micro_steps());
-    double bytes = sums[stage].states + sums[stage].activations * in_flight;
-    if (stage == 0 || stage == stages - 1) bytes += of_ends;
-    if (sums[stage].layers >= kEnoughLayers) bytes += ends.activation_rest_bytes + ends.buffer_bytes;
-    bound.bytes = std::max(bound.bytes, bytes);
-  }
-  bound.seconds *= straggler_factor(c.gpus);
-  return bound;
 }
 
 }  // namespace precbench

@@ -1,30 +1,18 @@
-// The search of layouts: its bounds hold, and it finds what a prediction of every layout finds.
-#include "bench/case/plan.h"
+// The search of layouts finds what a prediction of every layout finds.
 #include "bench/predict/layout_search.h"
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
 
+#include "bench/case/plan.h"
 #include "bench/predict/case_layout.h"
+#include "bench/predict/layout_search_testing.h"
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
 
 namespace precbench {
 namespace {
-
-LayoutQuestion question_of(const std::string& model, std::int64_t layers, std::int64_t gpus) {
-  LayoutQuestion question;
-  question.c.device = "cuda";
-  question.c.model = model;
-  question.c.layers = layers;
-  question.c.gpus = gpus;
-  question.c.seq = 2048;
-  question.global_batch = 32;
-  question.memory = std::int64_t{70} << 30;
-  return question;
-}
 
 LayoutSpace small_space() {
   LayoutSpace space;
@@ -42,17 +30,6 @@ LayoutSpace small_space() {
   space.gather = {"bf16"};
   space.shard_group = {2};
   return space;
-}
-
-/// Searches a space of one layout.
-LayoutSearch search_one(const LayoutQuestion& question, const Case& c, const CostModel& cost_model) {
-  LayoutSpace space;
-  space.tensor = {c.tensor}, space.context = {c.context}, space.pipeline = {c.pipeline};
-  space.virtual_stages = {c.virtual_stages}, space.batch = {c.batch}, space.ep = {c.ep};
-  space.parallel = {c.parallel}, space.shard_optimizer = {c.shard_optimizer}, space.reshard = {c.reshard},
-  space.grad_sync = {c.grad_sync};
-  space.recompute = {c.recompute}, space.gather = {c.gather}, space.shard_group = {c.shard_group};
-  return search_layouts(question, space, cost_model);
 }
 
 TEST_CASE("search_layouts: finds the fastest of all layouts, each predicted alone", "[plan]") {
@@ -86,63 +63,6 @@ TEST_CASE("search_layouts: finds the fastest of all layouts, each predicted alon
   CHECK(found.proposals.front().estimate.step.seconds == best);
   for (const LayoutProposal& proposal : found.proposals)
     CHECK(estimate_layout(proposal.plan, cost_model).step.seconds == proposal.estimate.step.seconds);
-}
-
-/// Kinds of data parallelism, with --reshard and --grad-sync.
-constexpr const char* kShardings[][3] = {{"ddp", "on", "every"},  {"fsdp", "on", "every"},
-                                         {"fsdp", "off", "last"}, {"fsdp", "on", "last"},
-                                         {"hsdp", "on", "every"}, {"hsdp", "off", "last"}};
-
-TEST_CASE("layout_bound: neither time nor memory of a layout is below its bound", "[plan]") {
-  const CostModel cost_model(find_machine("h100-sxm"));
-  for (const auto& [model, recipe, layers, ep, tensor, overlap] :
-       {std::tuple{"llama3.2-1b", "bf16", 8, 1, 1, "none"},
-        {"llama3.2-1b", "bf16", 8, 1, 2, "none"},
-        {"llama3.2-1b", "bf16", 8, 1, 2, "all"},
-        {"qwen3-30b-a3b", "bf16", 4, 1, 1, "none"},
-        {"qwen3-30b-a3b", "bf16", 4, 4, 1, "none"},
-        {"deepseek-v2-lite", "bf16", 4, 4, 1, "none"},
-        {"llama3.2-1b", "tensorwise", 8, 1, 2, "all"},
-        {"llama3.2-1b", "tensorwise", 8, 1, 1, "none"}}) {
-    LayoutQuestion question = question_of(model, layers, 16);
-    question.memory = std::int64_t{1} << 50;
-    question.c.overlap = overlap, question.c.recipe = recipe;
-    Case c = question.c;
-    if (recipe != std::string("bf16")) c.gather = "fp8";
-    c.ep = ep, c.tensor = tensor, c.batch = 1;
-    int seen = 0;
-    for (const std::int64_t context : {1, 2})
-      for (const std::int64_t pipeline : {1, 4})
-        for (const char* shard_optimizer : {"off", "on"})
-          for (const auto& [parallel, reshard, grad_sync] : kShardings) {
-            c.context = context, c.pipeline = pipeline, c.shard_optimizer = shard_optimizer;
-            c.parallel = parallel, c.reshard = reshard, c.grad_sync = grad_sync;
-            c.shard_group = c.parallel == "hsdp" ? 2 * context : 1;
-            if (c.parallel == "hsdp" && c.gpus / (c.tensor * c.pipeline) <= 2 * c.context) continue;
-            if (!has_optimizer_replicas(c, find_model(model)) && c.shard_optimizer == "on") continue;
-            const LayoutSearch found = search_one(question, c, cost_model);
-            if (found.proposals.empty()) continue;
-            ++seen;
-            const LayoutProposal& one = found.proposals.front();
-            CaseLayout own = case_layout(one.plan);
-            own.c.parallel = "ddp", own.c.shard_group = 1, own.c.reshard = "on", own.c.grad_sync = "every";
-            own.layout.data = static_cast<int>(std::max<std::int64_t>(1, c.ep / c.context));
-            own.layout.pipeline = own.layout.interleave = 1;
-            own.c.gather = Case{}.gather;
-            own.layout.sharded_optimizer = false;
-            const auto costs = micro_batch_costs(own.c, one.plan.model, own.layout, cost_model);
-            const LayoutBound bound = layout_bound(one.plan.fields, one.plan.model, costs, cost_model);
-            INFO(model << " tensor " << tensor << " overlap " << overlap << " pipeline " << pipeline
-                       << " context " << context << " " << parallel << " " << reshard << " " << grad_sync
-                       << " " << shard_optimizer);
-            const auto peak = static_cast<double>(one.estimate.peak_bytes);
-            CHECK(bound.seconds > 0.2 * one.estimate.step.seconds);
-            CHECK(bound.seconds <= (1 + kTimeTolerance) * one.estimate.step.seconds);
-            CHECK(bound.bytes > 0.2 * peak);
-            CHECK(bound.bytes <= (1 + kMemoryTolerance) * peak);
-          }
-    CHECK(seen >= 20);
-  }
 }
 
 TEST_CASE("search_layouts: no proposal needs more memory than there is", "[plan]") {
@@ -239,42 +159,6 @@ TEST_CASE("search_layouts: a batch that nothing divides is refused with the rule
         "no layout divides --gpus 8 and --global-batch 32");
   c.batch = 1, c.pipeline = 4, c.virtual_stages = 3;
   CHECK(contains(refusal_of([&] { search_one(question, c, cost_model); }), "--virtual-stages 3"));
-}
-
-TEST_CASE("estimate_layout: blocks of two kinds that cost the same are predicted as blocks of one",
-          "[plan]") {
-  const CostModel cost_model(find_machine("h100-sxm"));
-  Case c = question_of("llama3.2-1b", 8, 8).c;
-  c.parallel = "fsdp", c.batch = 1, c.accumulation = 8;
-  ModelConfig model = cut_to(find_model("llama3.2-1b"), 8);
-  c.layers = 0;
-  const ParallelLayout layout{.data = 2, .pipeline = 4, .interleave = 2};
-  const LayoutEstimate one = estimate_layout(c, model, layout, {}, cost_model);
-  model.sliding_window = 2 * c.seq;  // sees every key
-  model.block.local_layers = {0, 3, 4};
-  const LayoutEstimate two = estimate_layout(c, model, layout, {}, cost_model);
-  CHECK(two.step.seconds == Approx(one.step.seconds).epsilon(1e-9));
-  CHECK(two.peak_bytes == Approx(static_cast<double>(one.peak_bytes)).epsilon(1e-6));
-  model.sliding_window = 128;
-  CHECK(estimate_layout(c, model, layout, {}, cost_model).step.seconds < one.step.seconds);
-}
-
-TEST_CASE("estimate_layout: stages of DeepSeek-V3 hold dense blocks and blocks with experts", "[plan]") {
-  const CostModel cost_model(find_machine("gb200-nvl72"));
-  Case c = question_of("deepseek-v3", 0, 256).c;
-  c.parallel = "fsdp", c.batch = 1, c.accumulation = 8, c.pipeline = 16, c.ep = 16;
-  c.exchange = "slots", c.slots = 512;
-  const Plan plan = validate(c);
-  REQUIRE_FALSE(layout_failure(plan));
-  const LayoutEstimate e = estimate_layout(plan, cost_model);
-  REQUIRE(e.stages.size() == 16);
-  std::int64_t layers = 0;
-  for (const StageMemory& stage : e.stages) layers += stage.layers;
-  CHECK(layers == 61);
-  // Three dense blocks weigh far less than four with experts.
-  CHECK(e.stages.front().layers == 3);
-  CHECK(e.stages.front().states < e.stages[1].states / 4);
-  CHECK(e.peak_bytes > e.stages.front().peak());
 }
 
 }  // namespace

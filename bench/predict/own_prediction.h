@@ -34,14 +34,15 @@ struct OwnErrors {
   double median = 0, within_95 = 0, worst = 0;  ///< of error()
 };
 
-/// Predicted steps in the order of the records, which must outlive them; the reasons why others are not, with their number.
+/// Predicted steps in the order of the records, which must outlive them; the reasons why others are not, with their
+/// number.
 struct OwnPredictions {
   std::vector<OwnPrediction> steps;
   std::map<std::string, int> reasons;
 };
 
-/// Predicts the records with a speed of their own, on a GPU that has measured rates. Throws nothing for records that cannot
-/// be predicted: they are counted in `reasons`.
+/// Predicts the records with a speed of their own, on a GPU that has measured rates. Throws nothing for records that
+/// cannot be predicted: they are counted in `reasons`.
 OwnPredictions predict_records(const RecordSet& records);
 /// Returns the errors by GPU model, number of GPUs and `uneven`, and last those of all steps that are not uneven.
 std::vector<OwnErrors> errors_by_gpus(const std::vector<OwnPrediction>& steps);

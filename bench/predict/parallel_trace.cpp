@@ -350,6 +350,11 @@ void divide_experts(Case& c, MoeConfig& moe, const ParallelLayout& layout) {
 
 }  // namespace
 
+Case without_recompute(Case c) {
+  c.recompute = "none";
+  return c;
+}
+
 Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) {
   const int t = layout.tensor, n = layout.context;
   if (model.heads % t != 0 || model.ffn % t != 0)

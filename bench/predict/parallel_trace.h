@@ -35,8 +35,8 @@ struct ParallelLayout {
   /// Keys and values arrive beside the attention; false: before it.
   bool context_overlap = false;
   /// Ranks with replicas of weights share their optimizer (ZeRO-1): gradients are reduce-scattered, updated weights
-  /// gathered in BF16. Replicas are all data and context ranks (ddp), the groups of hsdp, and of experts the ranks that hold
-  /// the same ones.
+  /// gathered in BF16. Replicas are all data and context ranks (ddp), the groups of hsdp, and of experts the ranks that
+  /// hold the same ones.
   bool sharded_optimizer = false;
 
   int ranks() const { return tensor * context * data * pipeline; }
@@ -51,7 +51,18 @@ struct RecomputeShare {
   double blocks = 0;     ///< of all blocks
   double gemms = 1;      ///< of the GEMM work of such a block
   double attention = 1;  ///< of its attention
+
+  /// Returns true if some blocks recompute and others do not.
+  bool is_partial() const { return blocks > 0 && blocks < 1; }
+  /// Return what such blocks need, seconds or bytes, from what they need if all of them recompute and if none does.
+  double mixed(double all, double none) const { return all * blocks + none * (1 - blocks); }
+  std::int64_t mixed(std::int64_t all, std::int64_t none) const {
+    return static_cast<std::int64_t>(mixed(static_cast<double>(all), static_cast<double>(none)));
+  }
 };
+
+/// Returns a case whose blocks do not recompute.
+Case without_recompute(Case c);
 
 /// Returns the plan of one traced rank: `c` has the model, global sequence length and micro-batch; `gpus` and `context`
 /// become those of the layout. Throws InvalidInput if tensor ranks do not divide the heads, context ranks the sequence,
@@ -66,8 +77,8 @@ Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout)
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
                      const RecomputeShare& recompute = {}, const Trace* experts = nullptr);
 
-/// Returns among how many ranks a sharded optimizer divides a traced rank's state: the mean over its parameters. Experts
-/// have fewer replicas than replicated weights, and weights that FSDP shards have none.
+/// Returns among how many ranks a sharded optimizer divides a traced rank's state: the mean over its parameters.
+/// Experts have fewer replicas than replicated weights, and weights that FSDP shards have none.
 double optimizer_shards(const Plan& plan, const ParallelLayout& layout);
 
 }  // namespace precbench

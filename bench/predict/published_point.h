@@ -61,8 +61,8 @@ const PublishedPoint* find_point(const std::vector<PublishedPoint>& points, cons
 /// or one written into the name ("C5120 L40 H40/8 F17920 V128256"). Throws InvalidInput for an unknown one.
 ModelConfig published_model(const std::string& name);
 
-/// Returns the stack of a point's software; Stack::precbench for software whose steps are built like ours (llm.q) and for
-/// other software that no factor is for.
+/// Returns the stack of a point's software; Stack::precbench for software whose steps are built like ours (llm.q) and
+/// for other software that no factor is for.
 Stack stack_of(const PublishedPoint& point);
 /// Returns who published a point, the first part of its id.
 std::string source_of(const PublishedPoint& point);

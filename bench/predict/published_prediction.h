@@ -49,8 +49,8 @@ struct PointPrediction {
   std::string id;
   std::string reason;  ///< why there is no prediction; empty: there is one
   std::vector<std::string> assumed;
-  /// Speed of a PyTorch stack over ours without the point's own source, included in `tokens_per_s_per_gpu` and `step_s`; null
-  /// for other software.
+  /// Speed of a PyTorch stack over ours without the point's own source, included in `tokens_per_s_per_gpu` and
+  /// `step_s`; null for other software.
   std::optional<StackFactor> stack_factor;
   double tokens_per_s_per_gpu = 0, low = 0, high = 0;  ///< with the ends of the 80% interval
   double own_tokens_per_s_per_gpu = 0;                 ///< of our step

@@ -97,8 +97,9 @@ class OpTimer {
     double seconds = 0;
     bool other_formats = false;  ///< no point has the op's formats, or near it attention's kernel
   };
-  /// Returns the time of one call from the nearest points in the logarithm of the shape, with these formats (formats_text()),
-  /// whatever the op's own are. `kernel`: attention_kernel() of attention, which has to be near as well.
+  /// Returns the time of one call from the nearest points in the logarithm of the shape, with these formats
+  /// (formats_text()), whatever the op's own are. `kernel`: attention_kernel() of attention, which has to be near as
+  /// well.
   Time time(const OpCost& op, const std::string& formats, const std::string& kernel) const;
   /// Returns the time of one call of an op on these peaks' GPU. `attention`: what decides about its kernel.
   Time time(const OpCost& op, const AttentionSetting& attention = {}) const {

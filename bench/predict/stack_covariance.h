@@ -17,13 +17,14 @@ struct StackStep {
   std::string source;
 };
 
-/// Values by effect that two comparisons have in common; their sum, weighed with the squares of the spreads, is the covariance.
+/// Values by effect that two comparisons have in common; their sum, weighed with the squares of the spreads, is the
+/// covariance.
 using StackBases = std::array<double, kStackEffects>;
 /// `same`: both are one comparison.
 StackBases stack_covariance(const StackEvidence& a, const StackEvidence& b, bool same);
 
-/// Replaces the rows of the lower triangle of a symmetric matrix by its Cholesky factor. Returns false if it is not positive
-/// definite.
+/// Replaces the rows of the lower triangle of a symmetric matrix by its Cholesky factor. Returns false if it is not
+/// positive definite.
 bool factorize(std::vector<std::vector<double>>& rows);
 /// Returns factor^-1 times `values`.
 std::vector<double> solve_lower(const std::vector<std::vector<double>>& factor, std::vector<double> values);

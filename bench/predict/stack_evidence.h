@@ -11,20 +11,21 @@
 
 namespace precbench {
 
-/// Returns the comparisons of record files, or folders of them, with the lines of tools/pytorch_baseline (pytorch.ndjson)
-/// beside them: one for each record of the same work and day, with PyTorch's fastest line. On several GPUs our FSDP with
-/// `--reshard on` counts. Throws InvalidInput for files that cannot be read, or without any comparison.
+/// Returns the comparisons of record files, or folders of them, with the lines of tools/pytorch_baseline
+/// (pytorch.ndjson) beside them: one for each record of the same work and day, with PyTorch's fastest line. On several
+/// GPUs our FSDP with `--reshard on` counts. Throws InvalidInput for files that cannot be read, or without any
+/// comparison.
 std::vector<StackEvidence> measured_stacks(const std::vector<std::string>& paths);
 
 /// Returns the comparisons of published points with our predicted step: throughput of points that are judged by it,
-/// speed-ups of those that are judged by their ratio, which count as such alone, and throughput of mixtures of experts that
-/// fit the memory. A speed-up without a layout is compared in that of the first predicted point of the same stack, model,
-/// GPU and precision.
+/// speed-ups of those that are judged by their ratio, which count as such alone, and throughput of mixtures of experts
+/// that fit the memory. A speed-up without a layout is compared in that of the first predicted point of the same stack,
+/// model, GPU and precision.
 std::vector<StackEvidence> published_stacks(const std::vector<PublishedPoint>& points);
 
-/// Estimates the spreads of the effects by maximum likelihood, which is penalized by the sum of their logarithms so that no
-/// spread is estimated as zero for want of evidence (Chung et al., Psychometrika 78, 2013). Spreads are 1% times powers of
-/// 1.5 of at most kMostSpread; that of StackEffect::mean is 1. `start` is where the search begins.
+/// Estimates the spreads of the effects by maximum likelihood, which is penalized by the sum of their logarithms so
+/// that no spread is estimated as zero for want of evidence (Chung et al., Psychometrika 78, 2013). Spreads are 1%
+/// times powers of 1.5 of at most kMostSpread; that of StackEffect::mean is 1. `start` is where the search begins.
 StackSpreads fit_spreads(const std::vector<StackEvidence>& evidence, const StackSpreads& start);
 inline constexpr double kMostSpread = 0.385;
 /// Returns spreads of 8% and of the mean of 1.

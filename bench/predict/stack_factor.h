@@ -1,11 +1,12 @@
-// Speed that other training software ("stack") reaches of our step: a factor by recipe, machine, size of step and experts,
-// with an interval. The factors come from results/predicted/stacks.json, which the program carries: steps that we and a
-// stack ran on the same GPUs, and published throughput over our predicted step (stack_evidence.h makes the file).
+// Speed that other training software ("stack") reaches of our step: a factor by recipe, machine, size of step and
+// experts, with an interval. The factors come from results/predicted/stacks.json, which the program carries: steps that
+// we and a stack ran on the same GPUs, and published throughput over our predicted step (stack_evidence.h makes the
+// file).
 //
-// The logarithm of a factor is a normal random-effects model, one per stack: a common mean, and effects of what two steps
-// have in common (StackEffect), whose spreads are estimated from the evidence. An effect that no evidence has keeps its whole
-// spread in the interval. Two recipes of one run have most effects in common, which cancel in the ratio of their factors: it has
-// an interval of its own.
+// The logarithm of a factor is a normal random-effects model, one per stack: a common mean, and effects of what two
+// steps have in common (StackEffect), whose spreads are estimated from the evidence. An effect that no evidence has
+// keeps its whole spread in the interval. Two recipes of one run have most effects in common, which cancel in the ratio
+// of their factors: it has an interval of its own.
 #pragma once
 
 #include <array>
@@ -91,9 +92,9 @@ const char* name_of(StackEffect effect);
 /// Standard deviations of the logarithm.
 using StackSpreads = std::array<double, kStackEffects>;
 
-/// Seconds from which on our micro-steps are as fast as longer ones over another stack's: that stack's host, which launches kernels
-/// one by one, is no longer felt. FSDP launches more. Of 0.1 and 0.2 s, and of 0.2 to 1.6 s with several GPUs, these two give
-/// the evidence the highest likelihood, each with spreads of its own.
+/// Seconds from which on our micro-steps are as fast as longer ones over another stack's: that stack's host, which
+/// launches kernels one by one, is no longer felt. FSDP launches more. Of 0.1 and 0.2 s, and of 0.2 to 1.6 s with
+/// several GPUs, these two give the evidence the highest likelihood, each with spreads of its own.
 inline constexpr double kLargeMicroStep = 0.1, kLargeMicroStepOfSeveral = 0.4;
 /// Returns 0 for a large micro-step, and then grows with the logarithm of its time: 1 for one of a fifth.
 double smallness(const StackSetting& setting);

@@ -116,6 +116,21 @@ class Clock {
 
 double StepTime::exposed_seconds() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
 
+void StepTime::add(const StepTime& time, double count) {
+  seconds += count * time.seconds;
+  for (std::size_t c = 0; c < class_seconds.size(); ++c) class_seconds[c] += count * time.class_seconds[c];
+  contention += count * time.contention;
+  exposed.resize(std::max(exposed.size(), time.exposed.size()));
+  for (std::size_t i = 0; i < time.exposed.size(); ++i) exposed[i] += count * time.exposed[i];
+}
+
+StepTime weighted(const StepTime& a, double count_of_a, const StepTime& b, double count_of_b) {
+  StepTime sum;
+  sum.add(a, count_of_a);
+  sum.add(b, count_of_b);
+  return sum;
+}
+
 StepTime time_of_events(const Trace& trace, const TimelineRates& rates, std::size_t begin, std::size_t end) {
   Clock clock(trace, rates);
   clock.run(begin, end);

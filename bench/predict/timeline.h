@@ -31,7 +31,12 @@ struct StepTime {
   std::vector<double> exposed;                     ///< waits, by communicator whose collective was waited for
 
   double exposed_seconds() const;
+  /// Adds a number of times, which may be negative or a fraction.
+  void add(const StepTime& time, double count);
 };
+
+/// Returns the sum of both times, each so many times.
+StepTime weighted(const StepTime& a, double count_of_a, const StepTime& b, double count_of_b);
 
 /// Returns the time of a step.
 StepTime step_time(const Trace& trace, const TimelineRates& rates);

@@ -1,0 +1,49 @@
+// The kinds of a model's blocks, and the short models that pipeline stages of them are extrapolated from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/case/plan.h"
+#include "bench/predict/parallel_trace.h"
+
+namespace precbench {
+
+/// Numbers of blocks, by kind.
+using KindCounts = std::vector<double>;
+
+/// The kinds of a model's blocks: with and without experts, with and without a window.
+struct BlockKinds {
+  std::vector<ModelConfig> models;  ///< all of whose blocks are of one kind
+  std::vector<std::size_t> of_layer;
+
+  /// Returns the number of layers [begin, end) of each kind.
+  KindCounts counts(std::int64_t begin, std::int64_t end) const;
+  /// Returns the kind that most layers have.
+  std::size_t most_common() const;
+};
+
+BlockKinds block_kinds(const ModelConfig& model);
+
+/// Returns the case and the layout of a model all of whose blocks are of one kind: without experts, no ranks share
+/// them.
+std::pair<Case, ParallelLayout> case_of_kind(Case c, ParallelLayout layout, const ModelConfig& kind);
+
+/// Returns the layers of each group of a stage by kind: [stage][group][kind].
+std::vector<std::vector<KindCounts>> kinds_by_group(const BlockKinds& kinds, const ParallelLayout& layout);
+/// Returns the layers of all groups of a stage.
+KindCounts layers_of_stage(const std::vector<KindCounts>& groups);
+
+/// Micro-steps of a trace that a stage is extrapolated from: the first, one that stands for those between, the last.
+inline constexpr std::int64_t kTracedMicroSteps = 3;
+
+/// Returns a model with at least so many blocks, all like its own, for traces that stages are extrapolated from.
+ModelConfig deepened(ModelConfig model, std::int64_t layers);
+
+/// Returns a text of everything that decides the times and the memory of a stage's layers, but for a RecomputeShare.
+std::string stage_key(Case c, const ParallelLayout& layout);
+
+}  // namespace precbench

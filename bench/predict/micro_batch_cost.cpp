@@ -1,0 +1,65 @@
+// Costs of a micro-batch, from the times of a stage. See micro_batch_cost.h.
+#include "bench/predict/micro_batch_cost.h"
+
+#include <algorithm>
+
+#include "bench/predict/stage_times.h"
+
+namespace precbench {
+namespace {
+
+MicroBatchCost cost_of_kind(const StageTimes& times) {
+  MicroBatchCost cost;
+  cost.forward = times.forward.one.seconds;
+  cost.backward = times.backward.one.seconds;
+  for (const StepTime* time : {&times.forward.one, &times.backward.one}) {
+    for (std::size_t comm = 0; comm < time->exposed.size(); ++comm)
+      if (times.own_lane[comm]) cost.exposed += time->exposed[comm];
+    cost.quantize += time->class_seconds[static_cast<std::size_t>(OpClass::quantize)];
+  }
+  cost.embedding_forward = times.embedding_forward;
+  cost.embedding_backward = times.embedding_backward;
+  cost.head_forward = std::max(0.0, times.forward.rest.seconds - times.embedding_forward);
+  cost.head_backward = std::max(0.0, times.backward.rest.seconds - times.embedding_backward);
+  const MemoryPerLayer& memory = times.memory;
+  cost.activation_bytes = memory.activations.one;
+  cost.weight_bytes = memory.weights.one;
+  cost.gradient_bytes = memory.gradients.one;
+  cost.optimizer_bytes = memory.states.one - cost.weight_bytes - cost.gradient_bytes;
+  const auto rest = [](const PerLayer& line) { return std::max(0.0, line.rest); };
+  cost.ends_weight_bytes = rest(memory.weights);
+  cost.ends_gradient_bytes = rest(memory.gradients);
+  cost.ends_optimizer_bytes = rest(memory.states) - cost.ends_weight_bytes - cost.ends_gradient_bytes;
+  cost.activation_rest_bytes = rest(memory.activations);
+  cost.buffer_bytes = times.least_buffers;
+  return cost;
+}
+
+/// Returns the share of a rank's experts in the states of a layer.
+double expert_share_of(const MicroBatchCost& cost, const Case& c, const ModelConfig& kind,
+                       const ParallelLayout& layout) {
+  if (!kind.moe || cost.weight_bytes <= 0) return 0;
+  const std::int64_t ranks = std::max<std::int64_t>(c.ep, layout.experts);
+  const auto parameters =
+      static_cast<double>(kind.moe.rule.experts / ranks * 3 * kind.width * kind.moe.expert_ffn);
+  return std::min(1.0, 2 * parameters / cost.weight_bytes);
+}
+
+}  // namespace
+
+std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& model,
+                                              const ParallelLayout& layout, const CostModel& cost_model) {
+  const BlockKinds kinds = block_kinds(model);
+  std::vector<MicroBatchCost> of_kinds;
+  for (const ModelConfig& kind : kinds.models) {
+    const auto [own, ranks] = case_of_kind(c, layout, kind);
+    MicroBatchCost cost = cost_of_kind(stage_times(own, kind, ranks, {}, cost_model));
+    cost.expert_share = expert_share_of(cost, c, kind, layout);
+    of_kinds.push_back(cost);
+  }
+  std::vector<MicroBatchCost> of_layers;
+  for (const std::size_t kind : kinds.of_layer) of_layers.push_back(of_kinds[kind]);
+  return of_layers;
+}
+
+}  // namespace precbench
