@@ -23,7 +23,8 @@ double causal_flops(const OpCost& op) {
   return op.name == kForwardOp ? flops_of(ops::Attention{}) : flops_of(ops::AttentionBackward{});
 }
 
-/// Returns true if queries see fewer keys. Heads of latent attention (MLA) leave out FLOPs, too: their values are narrower.
+/// Returns true if queries see fewer keys. Heads of latent attention (MLA) leave out FLOPs, too: their values are
+/// narrower.
 bool has_window(const OpCost& op) {
   constexpr std::int64_t kLatentWidth = 192;
   return op.shape[6] != kLatentWidth && leaves_out_pairs(op);

@@ -45,8 +45,8 @@ std::optional<std::string> layout_failure(const Plan& plan, bool only_predicted)
   if (auto why = layout_unsupported_reason(plan)) return why;
   const auto [c, layout] = case_layout(plan);
   ModelConfig model = plan.model;
-  // Even routing, which predictions take, drops no token. Runs refuse slots for experts with biases, which a dropped token
-  // would keep.
+  // Even routing, which predictions take, drops no token. Runs refuse slots for experts with biases, which a dropped
+  // token would keep.
   if (only_predicted) model.moe.expert_bias = false;
   try {
     if (auto why = unsupported_reason(local_plan(c, model, layout))) return why;

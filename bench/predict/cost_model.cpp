@@ -97,8 +97,7 @@ CostModel::CostModel(Machine machine)
       network_(machine_),
       rates_(&rates_for(machine_)),
       borrowed_(!same_gpu(machine_, *rates_)),
-      timer_(*rates_,
-             borrowed_ ? scaled_peaks(machine_, find_machine(rates_->machine)) : peaks_of(machine_)),
+      timer_(*rates_, borrowed_ ? scaled_peaks(machine_, find_machine(rates_->machine)) : peaks_of(machine_)),
       known_(std::make_shared<KnownTimes>()) {
   const SpeedRatios* ratios = borrowed_ ? embedded_speed_ratios(machine_.name) : nullptr;
   if (!ratios || ratios->over != rates_->machine) return;
@@ -167,8 +166,7 @@ TimelineRates CostModel::rates_of(const Trace& trace) const {
   TimelineRates rates;
   rates.op_seconds.reserve(trace.ops.size());
   for (const OpCost& op : trace.ops) {
-    const Time time =
-        known_->find(op, trace.attention, [&] { return this->time(op, trace.attention); });
+    const Time time = known_->find(op, trace.attention, [&] { return this->time(op, trace.attention); });
     rates.op_seconds.push_back(time.seconds);
     rates.borrowed.push_back(time.borrowed);
     rates.ratio_errors.push_back(time.ratio_error);

@@ -105,7 +105,8 @@ TEST_CASE("estimate_step: LoRA on short sequences takes about what it took on an
   c.seq = 96;
   c.batch = 256;
   c.lora_rank = 16;
-  // The fastest profiled step in results/h200/lora-smollm2.jsonl.xz, of a BF16 fork. No rates of such shapes were measured.
+  // The fastest profiled step in results/h200/lora-smollm2.jsonl.xz, of a BF16 fork. No rates of such shapes were
+  // measured.
   constexpr double kMeasured = 66.4e-3;
   const double predicted = estimate(CostModel(find_machine("h200")), validate(c)).seconds;
   CHECK(predicted > 0.8 * kMeasured);
@@ -180,7 +181,8 @@ TEST_CASE("predicted_step: of a known GPU, from its name alone", "[cost-model]")
   CHECK_FALSE(predicted_step("NVIDIA H200 MIG 1g.18gb", trace, 1));
 }
 
-TEST_CASE("CostModel::rates_of: the same as the times of each op, also of ops that were timed before", "[cost-model]") {
+TEST_CASE("CostModel::rates_of: the same as the times of each op, also of ops that were timed before",
+          "[cost-model]") {
   Trace trace = dry_run(plan_of("llama3.2-1b", "tensorwise", 2, "fsdp"), nullptr).trace;
   for (const char* machine : {"h200", "b200"}) {
     const CostModel model(find_machine(machine));

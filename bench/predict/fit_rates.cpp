@@ -76,8 +76,8 @@ std::optional<std::string> unusable_reason(const Record& record, const Machine& 
   return std::nullopt;
 }
 
-/// Returns true if the steps of a record ran before the clock had come down to what the power limit allows. Of such a record only
-/// attention counts, whose rates differ more between lengths than between clocks.
+/// Returns true if the steps of a record ran before the clock had come down to what the power limit allows. Of such a
+/// record only attention counts, whose rates differ more between lengths than between clocks.
 bool is_brief(const Record& record) {
   constexpr double kBriefMs = 1000;
   if (!record.timing) return false;
@@ -197,7 +197,8 @@ RateSource source_of(const Record& record) {
   return source;
 }
 
-/// Kernels of a record's attention: those that it names, and by today's rule where its layers differ, of which it names the last.
+/// Kernels of a record's attention: those that it names, and by today's rule where its layers differ, of which it names
+/// the last.
 class AttentionKernels {
  public:
   AttentionKernels() = default;

@@ -102,7 +102,8 @@ TEST_CASE("fit_rates: emulated, failed and foreign records give no rates, with t
 }
 
 TEST_CASE("fit_rates: attention's points carry the kernel that ran", "[rates]") {
-  // The sweep of rates ran without cuDNN: backward over 32,768 keys is precbench's there, and cuDNN's in the later sweep.
+  // The sweep of rates ran without cuDNN: backward over 32,768 keys is precbench's there, and cuDNN's in the later
+  // sweep.
   for (const auto& [file, expected] :
        {std::pair("rates/records.jsonl.xz", kHopperKernel), std::pair("rates/long.jsonl.xz", kCudnnKernel)}) {
     INFO(file);

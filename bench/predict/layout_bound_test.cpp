@@ -1,7 +1,6 @@
 // Lower bounds of layouts hold.
 #include "bench/predict/layout_bound.h"
 
-#include <algorithm>
 #include <string>
 #include <tuple>
 
@@ -48,13 +47,8 @@ TEST_CASE("layout_bound: neither time nor memory of a layout is below its bound"
             if (found.proposals.empty()) continue;
             ++seen;
             const LayoutProposal& one = found.proposals.front();
-            CaseLayout own = case_layout(one.plan);
-            own.c.parallel = "ddp", own.c.shard_group = 1, own.c.reshard = "on", own.c.grad_sync = "every";
-            own.layout.data = static_cast<int>(std::max<std::int64_t>(1, c.ep / c.context));
-            own.layout.pipeline = own.layout.interleave = 1;
-            own.c.gather = Case{}.gather;
-            own.layout.sharded_optimizer = false;
-            const auto costs = micro_batch_costs(own.c, one.plan.model, own.layout, cost_model);
+            const auto [own, layout] = case_layout(validate(micro_batch_case(one.plan.fields)));
+            const auto costs = micro_batch_costs(own, one.plan.model, layout, cost_model);
             const LayoutBound bound = layout_bound(one.plan.fields, one.plan.model, costs, cost_model);
             INFO(model << " tensor " << tensor << " overlap " << overlap << " pipeline " << pipeline
                        << " context " << context << " " << parallel << " " << reshard << " " << grad_sync

@@ -10,11 +10,13 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
 #include "bench/case/plan.h"
 #include "bench/predict/case_layout.h"
+#include "bench/predict/micro_batch_cost.h"
 #include "kernels/base/errors.h"
 #include "kernels/device/ops.h"
 #include "models/transformer/routing/expected_load.h"
@@ -22,18 +24,27 @@
 namespace precbench {
 namespace {
 
-/// A layout and its bound, or all layouts with these ranks, this micro-batch and this recomputation. There are hundreds
-/// of thousands, so words are those of the space.
+/// How the states of a layout are sharded. There are hundreds of thousands of layouts, so words are those of the space.
+struct Sharding {
+  const std::string *parallel = nullptr, *shard_optimizer = nullptr, *grad_sync = nullptr, *reshard = nullptr,
+                    *gather = nullptr;
+  std::int64_t shard_group = 1;
+
+  void apply_to(Case& c) const {
+    c.parallel = *parallel, c.shard_group = shard_group, c.shard_optimizer = *shard_optimizer;
+    c.grad_sync = *grad_sync, c.reshard = *reshard, c.gather = *gather;
+  }
+};
+
+/// A layout and its bound, or all layouts with these ranks, this micro-batch and this recomputation.
 struct Candidate {
   std::int64_t tensor = 1, context = 1, pipeline = 1, virtual_stages = 1, batch = 1, ep = 1, slots = 0;
-  std::int64_t accumulation = 1, shard_group = 1;
-  const std::string *parallel = nullptr, *shard_optimizer = nullptr, *grad_sync = nullptr, *reshard = nullptr,
-                    *gather = nullptr, *recompute = nullptr;
+  std::int64_t accumulation = 1;
+  const std::string* recompute = nullptr;  ///< of the space
+  std::optional<Sharding> sharding = {};   ///< null: all layouts with these ranks
   double bound_seconds = 0;
   std::int64_t order = 0;  ///< in which candidates with equal bounds are predicted
 
-  /// Returns true for all layouts with these ranks: the other words are not decided.
-  bool is_group() const { return !parallel; }
   bool operator>(const Candidate& other) const {
     return std::tie(bound_seconds, order) > std::tie(other.bound_seconds, other.order);
   }
@@ -44,11 +55,7 @@ struct Candidate {
     base.virtual_stages = virtual_stages, base.batch = batch, base.ep = ep, base.slots = slots;
     if (ep > 1) base.exchange = "slots";
     base.accumulation = accumulation, base.recompute = *recompute;
-    if (is_group()) return base;
-    base.shard_group = shard_group;
-    base.parallel = *parallel, base.shard_optimizer = *shard_optimizer;
-    base.grad_sync = *grad_sync, base.reshard = *reshard;
-    base.gather = *gather;
+    if (sharding) sharding->apply_to(base);
     return base;
   }
 };
@@ -61,9 +68,9 @@ Shape shape_of(const Case& c) { return {c.tensor, c.context, c.ep, c.batch, c.re
 using Gathered = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::string, std::string>;
 
 /// Fields that decide whether a layout is supported, of those that are searched.
-using Sharding = std::tuple<Shape, std::int64_t, std::string, std::int64_t, std::string, std::string,
-                            std::string, std::string>;
-Sharding sharding_of(const Case& c) {
+using Supported = std::tuple<Shape, std::int64_t, std::string, std::int64_t, std::string, std::string,
+                             std::string, std::string>;
+Supported supported_by(const Case& c) {
   return {shape_of(c),       c.pipeline, c.parallel,  c.shard_group,
           c.shard_optimizer, c.reshard,  c.grad_sync, c.gather};
 }
@@ -91,7 +98,7 @@ class Search {
       candidates_.pop_back();
       if (candidate.bound_seconds >= slowest_proposal()) break;
       if (candidate.bound_seconds >= proposal_with(candidate)) continue;
-      if (candidate.is_group()) {
+      if (!candidate.sharding) {
         const std::size_t known = candidates_.size();
         enumerate_shards(candidate.applied_to(question_.c), *candidate.recompute, *model_, candidate.order);
         for (std::size_t end = known + 1; end <= candidates_.size(); ++end)
@@ -136,19 +143,8 @@ class Search {
   const std::vector<MicroBatchCost>* cost_of(const Case& c, const ModelConfig& model) {
     const auto [known, is_new] = costs_.try_emplace(shape_of(c));
     if (!is_new) return known->second.empty() ? nullptr : &known->second;
-    Case one = c;
-    one.parallel = "ddp";
-    one.shard_group = 1;
-    const Case defaults;
-    one.gather = defaults.gather, one.reshard = defaults.reshard, one.grad_sync = defaults.grad_sync;
-    one.shard_optimizer = defaults.shard_optimizer;
-    one.pipeline = one.virtual_stages = 1;
-    one.accumulation = 1;
-    one.micro_batches = 0;
-    // Experts' ranks are ranks of a stage.
-    one.gpus = std::max(c.tensor * c.context, c.ep);
     try {
-      const Plan plan = validate(one);
+      const Plan plan = validate(micro_batch_case(c));
       if (const auto why = layout_failure(plan, true)) {
         refuse(*why);
         return nullptr;
@@ -229,7 +225,7 @@ class Search {
     Candidate candidate;
     candidate.tensor = c.tensor, candidate.context = c.context, candidate.pipeline = c.pipeline;
     candidate.virtual_stages = c.virtual_stages, candidate.batch = c.batch, candidate.ep = c.ep;
-    candidate.slots = c.slots, candidate.accumulation = c.accumulation, candidate.shard_group = c.shard_group;
+    candidate.slots = c.slots, candidate.accumulation = c.accumulation;
     candidate.recompute = &recompute, candidate.order = order;
     return candidate;
   }
@@ -255,58 +251,61 @@ class Search {
   Shards enumerate_shards(Case c, const std::string& recompute, const ModelConfig& model,
                           std::int64_t order) {
     Shards all;
-    const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
     const std::vector<MicroBatchCost>* cost = nullptr;
-    const auto add = [&](const Case& one, const std::string& parallel, const std::string& shard_optimizer,
-                         const std::string& grad_sync, const std::string& reshard,
-                         const std::string& gather) {
+    for (const Sharding& sharding : shardings(c)) {
+      sharding.apply_to(c);
+      if (!tries_optimizer(c, model)) continue;
       ++all.count;
-      if (!cost) cost = cost_of(one, model);
+      if (!cost) cost = cost_of(c, model);
       if (!cost) {
         ++found_.unsupported;
-        return;
+        continue;
       }
-      const LayoutBound bound = layout_bound(one, model, *cost, cost_model_);
+      const LayoutBound bound = layout_bound(c, model, *cost, cost_model_);
       all.least_seconds = std::min(all.least_seconds, bound.seconds);
       if (bound.bytes * (1 - kMemoryTolerance) > static_cast<double>(question_.memory)) {
         ++found_.too_large;
         need(bound.bytes);
-        return;
+        continue;
       }
-      Candidate candidate = candidate_of(one, recompute, order + all.count);
-      candidate.parallel = &parallel, candidate.shard_optimizer = &shard_optimizer;
-      candidate.grad_sync = &grad_sync, candidate.reshard = &reshard, candidate.gather = &gather;
+      Candidate candidate = candidate_of(c, recompute, order + all.count);
+      candidate.sharding = sharding;
       candidate.bound_seconds = bound.seconds * (1 - kTimeTolerance);
       candidates_.push_back(candidate);
-    };
-    for (const std::string& parallel : space_.parallel) {
-      c.parallel = parallel;
-      const bool shards = parallel != "ddp" && ranks > 1;
-      if (!shards && parallel != "ddp") continue;
-      for (const std::int64_t group :
-           parallel == "hsdp" ? space_.shard_group : std::vector<std::int64_t>{1}) {
-        if (parallel == "hsdp" &&
-            (group <= 1 || group >= ranks || ranks % group != 0 || group % c.context != 0))
-          continue;
-        c.shard_group = group;
-        for (const std::string& shard_optimizer : space_.shard_optimizer) {
-          c.shard_optimizer = shard_optimizer;
-          if (!tries_optimizer(c, model)) continue;
-          // Without shards, or with one micro-batch, these make no difference.
-          for (const std::string& grad_sync : space_.grad_sync)
-            for (const std::string& reshard : space_.reshard)
-              for (const std::string& gather : space_.gather) {
-                c.grad_sync = grad_sync, c.reshard = reshard, c.gather = gather;
-                if (!shards && (&grad_sync != &space_.grad_sync.front() ||
-                                &reshard != &space_.reshard.front() || &gather != &space_.gather.front()))
-                  continue;
-                if (c.accumulation == 1 && &grad_sync != &space_.grad_sync.front()) continue;
-                add(c, parallel, shard_optimizer, grad_sync, reshard, gather);
-              }
-        }
-      }
     }
     return all;
+  }
+
+  /// Returns the ways to shard the states of a case over its data and context ranks.
+  std::vector<Sharding> shardings(const Case& c) const {
+    const std::int64_t ranks = c.gpus / (c.tensor * c.pipeline);
+    std::vector<Sharding> found;
+    for (const std::string& parallel : space_.parallel) {
+      if (parallel == "ddp" || (parallel == "fsdp" && ranks > 1))
+        add_shardings(found, {.parallel = &parallel}, c);
+      if (parallel != "hsdp") continue;
+      for (const std::int64_t group : space_.shard_group)
+        if (group > 1 && group < ranks && ranks % group == 0 && group % c.context == 0)
+          add_shardings(found, {.parallel = &parallel, .shard_group = group}, c);
+    }
+    return found;
+  }
+
+  /// Adds the ways to shard the states of a case over these groups.
+  void add_shardings(std::vector<Sharding>& all, Sharding one, const Case& c) const {
+    // Without shards, or with one micro-batch, some words make no difference: the first of each stands for all.
+    const auto tried = [](const std::vector<std::string>& words, bool matter) {
+      return std::span(words).first(matter ? words.size() : 1);
+    };
+    const bool shards = *one.parallel != "ddp";
+    for (const std::string& shard_optimizer : space_.shard_optimizer)
+      for (const std::string& grad_sync : tried(space_.grad_sync, shards && c.accumulation > 1))
+        for (const std::string& reshard : tried(space_.reshard, shards))
+          for (const std::string& gather : tried(space_.gather, shards)) {
+            one.shard_optimizer = &shard_optimizer, one.grad_sync = &grad_sync;
+            one.reshard = &reshard, one.gather = &gather;
+            all.push_back(one);
+          }
   }
 
   void predict(const Case& c) {
@@ -322,7 +321,7 @@ class Search {
     ++found_.predicted;
     try {
       // Rules of virtual stages are checked in enumerate_shape().
-      const auto [supported, is_new] = supported_.try_emplace(sharding_of(c));
+      const auto [supported, is_new] = supported_.try_emplace(supported_by(c));
       if (is_new) {
         const Plan plan = validate(c);
         const auto why = layout_failure(plan);
@@ -377,7 +376,7 @@ class Search {
   std::vector<Candidate> candidates_;  // a heap once all are enumerated
   std::int64_t order_ = 0;
   std::set<Gathered> ungathered_;
-  std::map<Sharding, bool> supported_;
+  std::map<Supported, bool> supported_;
   std::optional<ModelConfig> model_;
   std::optional<LayoutEstimator> estimator_;
   std::map<Shape, std::vector<MicroBatchCost>> costs_;

@@ -47,6 +47,19 @@ double expert_share_of(const MicroBatchCost& cost, const Case& c, const ModelCon
 
 }  // namespace
 
+Case micro_batch_case(Case c) {
+  const Case defaults;
+  c.parallel = "ddp";
+  c.shard_group = defaults.shard_group;
+  c.gather = defaults.gather, c.reshard = defaults.reshard, c.grad_sync = defaults.grad_sync;
+  c.shard_optimizer = defaults.shard_optimizer;
+  c.pipeline = c.virtual_stages = 1;
+  c.accumulation = 1;
+  c.micro_batches = defaults.micro_batches;
+  c.gpus = std::max(c.tensor * c.context, c.ep);  // experts' ranks are ranks of a stage
+  return c;
+}
+
 std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& model,
                                               const ParallelLayout& layout, const CostModel& cost_model) {
   const BlockKinds kinds = block_kinds(model);

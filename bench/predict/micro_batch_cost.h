@@ -28,6 +28,10 @@ struct MicroBatchCost {
   double activation_rest_bytes = 0, buffer_bytes = 0;
 };
 
+/// Returns the case that the costs of `c`'s micro-batch are taken from: it has one stage, and no data ranks but those
+/// that share experts.
+Case micro_batch_case(Case c);
+
 /// Returns the costs of each layer with the layout's tensor, context and expert ranks. Errors as in estimate_layout().
 std::vector<MicroBatchCost> micro_batch_costs(const Case& c, const ModelConfig& model,
                                               const ParallelLayout& layout, const CostModel& cost_model);

@@ -171,8 +171,8 @@ TEST_CASE("parallel_trace: experts of tensor ranks work on the rows of a rank's 
     INFO(recipe);
     const ParallelLayout layout{.tensor = 2, .data = 4, .experts = 8};
     const Trace trace = trace_of(small_moe(recipe), layout);
-    // 512 of 1024 rows are routed by each tensor rank, to 8 experts each; as many come back from 8 ranks. Three matrices
-    // of 2048 x 1024, each multiplied once forward and twice backward, in two blocks.
+    // 512 of 1024 rows are routed by each tensor rank, to 8 experts each; as many come back from 8 ranks. Three
+    // matrices of 2048 x 1024, each multiplied once forward and twice backward, in two blocks.
     const double rows = 512 * 8;
     CHECK(expert_flops_of(trace) == Approx(2 * 3 * 3 * 2 * rows * 2048 * 1024));
     // A row goes once to each of 8 ranks that has one of its experts.
@@ -243,7 +243,8 @@ TEST_CASE("optimizer_shards: experts have as many replicas as ranks beyond those
   const auto others = static_cast<double>(parameter_count(plan.model)) - 4 * experts;
   CHECK(optimizer_shards(plan, layout) == Approx((others + experts) / (others / 8 + experts / 2)));
   CHECK(optimizer_shards(local_plan(small_case(), find_model("llama3.2-1b"), {.data = 8}), {.data = 8}) == 8);
-  // Weights that FSDP shards have no replica: the optimizer of experts alone is divided, by those that hold the same ones.
+  // Weights that FSDP shards have no replica: the optimizer of experts alone is divided, by those that hold the same
+  // ones.
   Case sharded = c;
   sharded.parallel = "fsdp";
   const double shard = others / 8;

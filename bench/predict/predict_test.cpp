@@ -1,11 +1,11 @@
 // Compares the dry run with the closed form of the FLOPs and with the memory of a real run.
-#include "bench/case/plan.h"
 #include "bench/predict/predict.h"
 
 #include <fmt/format.h>
 
 #include <sstream>
 
+#include "bench/case/plan.h"
 #include "bench/measure/session.h"
 #include "bench/step/rank_testing.h"
 #include "kernels/base/errors.h"

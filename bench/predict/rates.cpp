@@ -87,7 +87,8 @@ double expected_fraction(const OpCost& op, const OpPeaks& peaks) {
   double fraction = ideal / (ideal + kLaunch);
   if (is_attention(op.name)) {
     constexpr double kRamp = 400;  // keys of a causal sequence before tiles off the diagonal dominate
-    // While the bytes take longer than the FLOPs, fewer keys are no slower per byte: as with the keys that balance both.
+    // While the bytes take longer than the FLOPs, fewer keys are no slower per byte: as with the keys that balance
+    // both.
     const double balance = ideal / peaks.ideal_seconds(op.flops, 0, op.math);
     const double keys = 2 * mean_keys(op) * std::max(1.0, balance);
     return fraction * keys / (keys + kRamp);
@@ -117,10 +118,10 @@ namespace {
 bool has_softcap(std::string_view kernel) { return kernel.ends_with(" softcap"); }
 bool has_window(std::string_view kernel) { return kernel.find(" window") != std::string_view::npos; }
 
-/// Returns how many times as long attention takes as with plain scores in heads of 64 or 128 and as many FLOPs, where it has no
-/// points. Measured for soft-capped scores, with precbench's Hopper and flash kernels, and for heads of 256 with its Hopper
-/// kernels on an H200 (results/h200/attention_softcap*.txt), with cuDNN's on an H100 (layers of gemma-3-4b without a window,
-/// results/h100/beside-pytorch-families).
+/// Returns how many times as long attention takes as with plain scores in heads of 64 or 128 and as many FLOPs, where
+/// it has no points. Measured for soft-capped scores, with precbench's Hopper and flash kernels, and for heads of 256
+/// with its Hopper kernels on an H200 (results/h200/attention_softcap*.txt), with cuDNN's on an H100 (layers of
+/// gemma-3-4b without a window, results/h100/beside-pytorch-families).
 double assumed_slowdown(std::string_view kernel, std::int64_t width) {
   const bool hopper = kernel.starts_with(kHopperKernel);
   if (has_softcap(kernel)) return hopper ? 1.25 : 3;
@@ -177,8 +178,8 @@ const OpTimer::Points* OpTimer::points_of(const std::string& op, const std::stri
 
 namespace {
 
-/// Returns (weight, point) of the points that count: a point has the more weight the nearer it is. `share`: what is left of the
-/// weight of a point that differs in what is no number.
+/// Returns (weight, point) of the points that count: a point has the more weight the nearer it is. `share`: what is
+/// left of the weight of a point that differs in what is no number.
 template <class Points, class Share>
 auto heaviest_points(const Points& points, const std::vector<double>& place, Share&& share) {
   constexpr double kNear = 0.06;  // squared distance within which points count alike
@@ -213,7 +214,8 @@ double mean_correction(const Found& found) {
 OpTimer::Time OpTimer::attention_time(const OpCost& op, const std::string& formats,
                                       const std::string& kernel) const {
   // Shares of the weight. Forward writes copies in other formats beside the same work. Another kernel's rate counts as
-  // much as one of the own kernel at nearly twice as many keys, and that of other scores only where there is nothing else.
+  // much as one of the own kernel at nearly twice as many keys, and that of other scores only where there is nothing
+  // else.
   constexpr double kOtherFormats = 0.1, kOtherFamily = 0.01, kOtherWindow = 0.01, kOtherScores = 1e-4;
   const auto known = attention_.find(op.name);
   if (known == attention_.end()) throw InvalidInput(fmt::format("rates: no point like {}", op.name));

@@ -143,7 +143,8 @@ std::optional<SpeedRatio> SpeedRatios::of(const OpCost& op, bool softcap) const 
   const auto found =
       std::find_if(gemms.begin(), gemms.end(), [&](const Gemm& gemm) { return gemm.format == format; });
   if (found == gemms.end()) return std::nullopt;
-  // A grouped GEMM's m, or the k of its weight gradient, is the rows of all experts together; the tables have one expert's.
+  // A grouped GEMM's m, or the k of its weight gradient, is the rows of all experts together; the tables have one
+  // expert's.
   const std::string_view name = op.name;
   const bool wgrad = name.ends_with("wgrad");
   const double experts = std::max(at(3), 1.0);

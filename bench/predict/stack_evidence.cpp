@@ -192,7 +192,8 @@ nlohmann::ordered_json factor_json(const StackFactor& factor) {
   return {to_digits(factor.factor), to_digits(factor.low()), to_digits(factor.high())};
 }
 
-/// Returns the factor of each recipe, machine and kind of model with evidence, for large steps of a new model on several GPUs.
+/// Returns the factor of each recipe, machine and kind of model with evidence, for large steps of a new model on
+/// several GPUs.
 nlohmann::ordered_json examples_json(const StackModel& model) {
   constexpr double kStep = 1;
   std::map<std::tuple<int, bool, std::string, std::string>, int> comparisons;
@@ -358,11 +359,11 @@ nlohmann::ordered_json stacks_json(const std::vector<StackEvidence>& evidence, c
                                    const std::vector<HeldOutFactor>& held_out) {
   nlohmann::ordered_json json;
   json["about"] =
-      "Speed of other training software over ours, by bench/predict/stack_evidence.h. Comparisons that are measured have the "
-      "folder of results/ and the day as source, and the id of our record; published ones have the id of their point in "
-      "results/published/points.json, which has the source, over our predicted step. tokens/s are per GPU. log_error: of our "
-      "prediction. without_source, without_model: the factor from other sources or models alone, with its 80% interval. examples: factors of "
-      "micro-steps of 1 s on several GPUs.";
+      "Speed of other training software over ours, by bench/predict/stack_evidence.h. Comparisons that are measured "
+      "have the folder of results/ and the day as source, and the id of our record; published ones have the id of "
+      "their point in results/published/points.json, which has the source, over our predicted step. tokens/s are per "
+      "GPU. log_error: of our prediction. without_source, without_model: the factor from other sources or models "
+      "alone, with its 80% interval. examples: factors of micro-steps of 1 s on several GPUs.";
   for (int i = 0; i < kStackEffects; ++i)
     json["spreads"][name_of(static_cast<StackEffect>(i))] = to_digits(spreads[static_cast<std::size_t>(i)]);
   json["examples"] = examples_json(StackModel(evidence, spreads));

@@ -44,8 +44,7 @@ TEST_CASE("measured_stacks: a line that is no comparison is named", "[stack]") {
   folder.write(
       "pytorch.ndjson",
       R"({"model": "8b", "recipe": "bf16", "batch": 1, "seq": 8, "created": "2026-11-25T", "tokens_per_s": -1})");
-  CHECK_THROWS_WITH(measured_stacks({records}),
-                    ContainsText("pytorch.ndjson:1: tokens_per_s: -1"));
+  CHECK_THROWS_WITH(measured_stacks({records}), ContainsText("pytorch.ndjson:1: tokens_per_s: -1"));
   folder.write("pytorch.ndjson", R"({"model": "8b", "error": "out of memory"})");
   CHECK_THROWS_WITH(
       measured_stacks({records}),

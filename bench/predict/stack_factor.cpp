@@ -111,8 +111,8 @@ std::string words_of(const StackSetting& setting) {
   return stack_recipe(setting.recipe) + (setting.experts ? " with experts" : "");
 }
 
-/// Returns what no evidence of the stack has in common with a step. `as_base`: the step is what a speed-up is over, so that its
-/// recipe alone counts, and evidence of speed-ups too.
+/// Returns what no evidence of the stack has in common with a step. `as_base`: the step is what a speed-up is over, so
+/// that its recipe alone counts, and evidence of speed-ups too.
 std::vector<std::string> missing_evidence(const std::vector<StackEvidence>& evidence, Stack stack,
                                           const StackSetting& setting, bool as_base) {
   constexpr double kShorter = 0.8;  // of the shortest step with evidence: not told apart from it
