@@ -224,12 +224,14 @@ TEST_CASE("estimate_layout: a share of recomputing blocks lies between none and 
       return e;
     };
     INFO(layout.pipeline);
-    const LayoutEstimate none = estimate(0), half = estimate(0.5), all = estimate(1);
+    const LayoutEstimate none = estimate(0), quarter = estimate(0.25), all = estimate(1);
     CHECK(all.peak_bytes < none.peak_bytes);
-    CHECK(static_cast<double>(half.stages.front().activations) ==
-          Approx((none.stages.front().activations + all.stages.front().activations) / 2.0).epsilon(1e-9));
-    CHECK(none.step.seconds < half.step.seconds);
-    CHECK(half.step.seconds < all.step.seconds);
+    const auto activations = [](const LayoutEstimate& e) {
+      return static_cast<double>(e.stages.front().activations);
+    };
+    CHECK(activations(quarter) == Approx(0.75 * activations(none) + 0.25 * activations(all)).epsilon(1e-9));
+    CHECK(none.step.seconds < quarter.step.seconds);
+    CHECK(quarter.step.seconds < (none.step.seconds + all.step.seconds) / 2);
   }
 }
 
