@@ -101,11 +101,11 @@ Why unequal_blocks(const Plan& plan) {
   for (std::int64_t layer = 1; layer < m.layers; ++layer)
     if (plan.converted[static_cast<std::size_t>(layer)] != plan.converted.front())
       return fmt::format(
-          "--pipeline {}: blocks of which {} leaves some in BF16 are not predicted in stages; use --pipeline 1",
+          "--pipeline {}: {} leaves some blocks in BF16, which is not predicted in stages; use --pipeline 1",
           plan.fields.pipeline, plan.recipe.name);
   if (plan.recompute != kRecomputeBlocks && plan.recompute.blocks > 0 && plan.recompute.blocks < m.layers)
     return fmt::format(
-        "--pipeline {}: blocks of which --recompute {} recomputes some are not predicted in stages; use --pipeline 1",
+        "--pipeline {}: --recompute {} recomputes some blocks only, which is not predicted in stages; use --pipeline 1",
         plan.fields.pipeline, plan.fields.recompute);
   return std::nullopt;
 }
