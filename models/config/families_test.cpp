@@ -93,7 +93,7 @@ TEST_CASE("families.json: rows refer to what there is", "[models]") {
     INFO(row.at("model_type"));
     if (row.contains("nearest"))
       CHECK((types.count(row.at("nearest")) == 1 || row.at("nearest") == "hunyuan_v1_dense"));
-    if (row.contains("preset")) CHECK(find_model(row.at("preset")).name == row.at("preset"));
+    if (row.contains("preset")) CHECK(find_model(row.at("preset")).name == row.at("preset").get<std::string>());
   }
 }
 
