@@ -99,7 +99,10 @@ int run_program(int argc, char** argv) {
     }
     if (*run_sub) return run(run_command);
     if (*list_sub) return list(list_command);
-    if (*report_sub) return report(report_options);
+    if (*report_sub) {
+      report_options.history_cases = {case_to_json({}), rerun_command};
+      return report(report_options);
+    }
     if (*help_sub) return help(app, help_command);
     if (*check_sub) return check(check_options, rerun_command);
     if (*advise_sub) return advise(advise_command);

@@ -182,6 +182,28 @@ std::optional<std::string> draw_plots(const RecordSet& set, const ReportOptions&
   return draw_figures(drawn, options.plots, options.output) ? std::nullopt : std::optional(drawn.notice);
 }
 
+/// Returns the options of a history. Throws InvalidInput for flags that have no effect on one.
+HistoryOptions history_options(const ReportOptions& options) {
+  const std::vector<std::pair<const char*, bool>> others = {{"--section", !options.sections.empty()},
+                                                            {"--brief", options.brief},
+                                                            {"--plots", !options.plots.empty()},
+                                                            {"--model", !options.selection.models.empty()},
+                                                            {"--recipe", !options.selection.recipes.empty()},
+                                                            {"--columns", !options.query.columns.empty()},
+                                                            {"--rows", !options.query.rows.empty()},
+                                                            {"--pivot", !options.query.pivot.empty()},
+                                                            {"--where", !options.query.where.empty()},
+                                                            {"--base", !options.base.empty()},
+                                                            {"--against", !options.against.empty()}};
+  for (const auto& [flag, given] : others)
+    if (given) throw InvalidInput(fmt::format("{}: not with --history, which shows all cases", flag));
+  if (options.wide && options.format != "term") throw InvalidInput("--wide: only for --format term");
+  HistoryOptions history = options.history;
+  history.paths = options.paths, history.format = options.format, history.output = options.output;
+  history.color = options.color, history.wide = options.wide;
+  return history;
+}
+
 }  // namespace
 
 void make_csv(const RecordSet& set, const Selection& selection,
@@ -244,6 +266,7 @@ nlohmann::ordered_json make_json(const RecordSet& set, const Selection& selectio
 }
 
 int report(const ReportOptions& options) {
+  if (options.history.asked) return report_history(history_options(options), options.history_cases);
   check_outputs({{"-o", options.output}}, options.paths);
   check_view(options);
   refuse_compressed(options.paths, "precbench report -");

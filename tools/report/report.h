@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "results/record/record_file.h"
+#include "tools/history/history_command.h"
 #include "tools/report/column_table.h"
 #include "tools/report/report_selection.h"
 #include "tools/text/document.h"
@@ -37,9 +38,12 @@ struct ReportOptions {
   ColumnQuery query{};
   std::string base{};     ///< as ReportView::base
   std::string against{};  ///< as ReportView::against
+  HistoryOptions history{};      ///< with `asked`: a history instead; paths, format, output, color and wide are those above
+  HistoryCases history_cases{};  ///< for a history
 };
 
-/// Writes the report. Returns the exit status: 0, or 1 if figures requested by --plots could not be drawn.
+/// Writes the report. Returns the exit status: 0, or 1 if figures requested by --plots could not be drawn; that of
+/// report_history() for a history.
 /// Throws InvalidInput if a path has no record or the output cannot be written. With CSV and JSON, problems
 /// of the input go to standard error, one line each.
 int report(const ReportOptions& options);

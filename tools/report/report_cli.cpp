@@ -42,7 +42,11 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
       "  # is any recipe of a study better than mxfp8_floor?\n"
       "  precbench report out/study.jsonl --against mxfp8_floor\n"
       "  # one row per record, for a spreadsheet\n"
-      "  precbench report out/first baseline.jsonl --format csv -o records.csv");
+      "  precbench report out/first baseline.jsonl --format csv -o records.csv\n"
+      "  # add a nightly run to a history, and fail if a case got slower in the last two weeks\n"
+      "  precbench report --history out/nightly --append history.jsonl --since 14d --fail-on slower\n"
+      "Exit status: 0 done; 1 a figure could not be drawn, or with --fail-on a case got slower; 2 bad input;\n"
+      "3 a history has too few nights, or with --fail-on is undecided.");
   command
       ->add_option("PATH", options.paths,
                    "record files (.jsonl, .jsonl.xz), folders of them, or - for standard input")
@@ -91,6 +95,7 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
                    "recipe to compare the others of a study with (default the one of the study's --against)")
       ->type_name("RECIPE");
   add_query_options(command, options);
+  add_history_options(*command, options.history);
   return command;
 }
 
