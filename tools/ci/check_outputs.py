@@ -28,8 +28,9 @@ def command(block):
 
 
 def printed(words, width):
-    """Returns what the program prints on a terminal so wide."""
-    return subprocess.run([PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": str(width)}).stdout
+    """Returns what the program prints on a terminal so wide that shows UTF-8."""
+    environment = {**os.environ, "COLUMNS": str(width), "LC_ALL": "C.UTF-8"}
+    return subprocess.run([PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, env=environment).stdout
 
 
 def missing(shown, output):

@@ -38,6 +38,7 @@ fuzz() {
   local target=$1 seconds=$2 longest=4096 seeds=(tools/fuzz/corpus/"$1")
   case $target in
     record | report | check) longest=65536 seeds=(tools/fuzz/corpus/records) ;;
+    history) longest=65536 seeds+=(tools/fuzz/corpus/records) ;;
     sweep_file | recipe) seeds+=(bench/sweeps) ;;
   esac
   mkdir -p "build-fuzz/corpus/$target"

@@ -45,7 +45,8 @@ std::vector<std::size_t> dense(Boards boards, std::size_t& count) {
   std::map<std::uint32_t, std::size_t> known;
   std::vector<std::size_t> numbers;
   numbers.reserve(boards.size());
-  for (const std::uint32_t board : boards) numbers.push_back(known.try_emplace(board, known.size()).first->second);
+  for (const std::uint32_t board : boards)
+    numbers.push_back(known.try_emplace(board, known.size()).first->second);
   count = known.size();
   return numbers;
 }
@@ -110,7 +111,8 @@ class Segment {
   void rank(Values values, Stratum& stratum) {
     const std::size_t n = stratum.runs.size();
     std::vector<std::size_t> order = stratum.runs;
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
     const double centre = (static_cast<double>(n) + 1) / 2, weight = 1 / (static_cast<double>(n) + 1);
     double squares = 0;
     for (std::size_t i = 0; i < n;) {
@@ -149,7 +151,8 @@ struct Sides {
 };
 
 /// Returns the boards that have runs on both sides of `at` within [begin, end).
-std::vector<Sides> comparable(Values values, Boards boards, std::size_t begin, std::size_t at, std::size_t end) {
+std::vector<Sides> comparable(Values values, Boards boards, std::size_t begin, std::size_t at,
+                              std::size_t end) {
   std::map<std::uint32_t, Sides> by_board;
   for (std::size_t i = begin; i < end; ++i) {
     Sides& sides = by_board[boards[i]];
@@ -165,7 +168,8 @@ std::vector<Sides> comparable(Values values, Boards boards, std::size_t begin, s
 double median_change(Values values, Boards boards, std::size_t begin, std::size_t at, std::size_t end) {
   double sum = 0, weights = 0;
   for (Sides& sides : comparable(values, boards, begin, at, end)) {
-    const auto before = static_cast<double>(sides.before.size()), after = static_cast<double>(sides.after.size());
+    const auto before = static_cast<double>(sides.before.size()),
+               after = static_cast<double>(sides.after.size());
     const double weight = before * after / (before + after);
     sum += weight * (median_of(sides.after) - median_of(sides.before));
     weights += weight;
@@ -187,11 +191,14 @@ std::size_t significant_split(Values values, Boards boards, std::size_t begin, s
 
 /// Returns a significant split of [begin, end), else of its halves, quarters and so on, which overlap by half: a level that
 /// came back hides both of its changes from the whole. `begin` if there is none.
-std::size_t find_split(Values values, Boards boards, std::size_t begin, std::size_t end, const ChangeRules& rules) {
+std::size_t find_split(Values values, Boards boards, std::size_t begin, std::size_t end,
+                       const ChangeRules& rules) {
   for (std::size_t length = end - begin;; length /= 2) {
     if (length < end - begin && length < kFewestInside) return begin;
-    for (std::size_t stop = end; stop >= begin + length; stop -= length / 2)  // the newest runs are in a part of each length
-      if (const std::size_t at = significant_split(values, boards, stop - length, stop, rules); at != stop - length)
+    for (std::size_t stop = end; stop >= begin + length;
+         stop -= length / 2)  // the newest runs are in a part of each length
+      if (const std::size_t at = significant_split(values, boards, stop - length, stop, rules);
+          at != stop - length)
         return at;
   }
 }
@@ -292,14 +299,16 @@ Shift shift_within(Values values, Boards boards, std::size_t begin, std::size_t 
   std::sort(differences.begin(), differences.end());
   constexpr double kWidth = 1.96;  // 95% of a normal distribution
   const auto count = static_cast<double>(differences.size());
-  const auto low = static_cast<std::size_t>(std::max(0.0, std::floor(count / 2 - kWidth * std::sqrt(variance))));
+  const auto low =
+      static_cast<std::size_t>(std::max(0.0, std::floor(count / 2 - kWidth * std::sqrt(variance))));
   const auto fraction = [](double logarithm) { return std::expm1(logarithm); };
   return {fraction(median_of(differences)), fraction(differences[std::min(low, differences.size() - 1)]),
           fraction(differences[differences.size() - 1 - std::min(low, differences.size() - 1)])};
 }
 
 /// Returns the size that a change must have: the deviation counts with half the standard error of its estimate.
-double least_change(Values values, Boards boards, const std::vector<std::size_t>& changes, const ChangeRules& rules) {
+double least_change(Values values, Boards boards, const std::vector<std::size_t>& changes,
+                    const ChangeRules& rules) {
   const std::size_t runs = values.size();
   double deviation =
       run_deviation(values, boards, changes) * (1 + kDeviationError / std::sqrt(static_cast<double>(runs)));
@@ -320,7 +329,8 @@ double run_deviation(std::span<const double> values, std::span<const std::uint32
   for (std::size_t i = 0; i < values.size(); ++i) by_board[boards[i]].push_back(values[i]);
   std::vector<double> far;
   for (const auto& [board, runs] : by_board)
-    for (std::size_t i = kFarRuns; i < runs.size(); ++i) far.push_back(std::abs(runs[i] - runs[i - kFarRuns]));
+    for (std::size_t i = kFarRuns; i < runs.size(); ++i)
+      far.push_back(std::abs(runs[i] - runs[i - kFarRuns]));
   if (far.size() < kFewestFar) return around;
   return std::max(around, kNormalMad * median_of(far) / std::sqrt(2.0));
 }
@@ -338,7 +348,8 @@ std::vector<ChangePoint> change_points(std::span<const double> values, std::span
     std::size_t smallest = 0;
     double size = 0;
     for (std::size_t i = 0; i < found.size(); ++i) {
-      const std::size_t begin = i == 0 ? 0 : found[i - 1], end = i + 1 < found.size() ? found[i + 1] : values.size();
+      const std::size_t begin = i == 0 ? 0 : found[i - 1],
+                        end = i + 1 < found.size() ? found[i + 1] : values.size();
       const double change = std::abs(std::expm1(median_change(values, boards, begin, found[i], end)));
       if (i == 0 || change < size) smallest = i, size = change;
     }
@@ -350,7 +361,8 @@ std::vector<ChangePoint> change_points(std::span<const double> values, std::span
                        i + 1 < found.size() ? found[i + 1] : values.size(), rules);
   std::vector<ChangePoint> changes;
   for (std::size_t i = 0; i < found.size(); ++i) {
-    const std::size_t begin = i == 0 ? 0 : found[i - 1], end = i + 1 < found.size() ? found[i + 1] : values.size();
+    const std::size_t begin = i == 0 ? 0 : found[i - 1],
+                      end = i + 1 < found.size() ? found[i + 1] : values.size();
     changes.push_back({found[i], shift_within(values, boards, begin, found[i], end)});
   }
   return changes;

@@ -33,7 +33,8 @@ std::vector<HistorySeries> series_of(std::vector<HistoryRow> rows) {
   std::vector<HistorySeries> all;
   std::vector<std::map<std::string, std::uint32_t>> boards;
   for (HistoryRow& row : rows) {
-    const auto [place, is_new] = known.try_emplace(Key(row.id, row.machine, row.method, row.source), all.size());
+    const auto [place, is_new] =
+        known.try_emplace(Key(row.id, row.machine, row.method, row.source), all.size());
     if (is_new) all.emplace_back(), boards.emplace_back();
     auto& numbers = boards[place->second];
     const auto number = static_cast<std::uint32_t>(numbers.size());
@@ -68,7 +69,8 @@ void label(std::vector<HistorySeries>& all) {
     for (const auto& item : series.rows.back().fields->items())
       if (std::find(keys.begin(), keys.end(), item.key()) == keys.end()) keys.push_back(item.key());
   std::erase_if(keys, [&](const std::string& key) {
-    return key == "model" || key == "recipe" || std::all_of(all.begin(), all.end(), [&](const HistorySeries& series) {
+    return key == "model" || key == "recipe" ||
+           std::all_of(all.begin(), all.end(), [&](const HistorySeries& series) {
              return field(series, key) == field(all.front(), key);
            });
   });
@@ -76,7 +78,8 @@ void label(std::vector<HistorySeries>& all) {
   for (HistorySeries& series : all) {
     series.label = field(series, "model") + " " + field(series, "recipe");
     for (const std::string& key : keys)
-      if (const std::string text = field(series, key); !text.empty()) series.label += fmt::format(" {} {}", key, text);
+      if (const std::string text = field(series, key); !text.empty())
+        series.label += fmt::format(" {} {}", key, text);
     ++counts[series.label];
   }
   const auto differs = [&](auto&& value) {
@@ -100,7 +103,8 @@ void label(std::vector<HistorySeries>& all) {
 std::vector<double> logarithms(std::span<const HistoryRow> rows, bool cycles) {
   std::vector<double> values;
   values.reserve(rows.size());
-  for (const HistoryRow& row : rows) values.push_back(std::log(row.step_ms) + (cycles ? std::log(*row.clock_mhz) : 0));
+  for (const HistoryRow& row : rows)
+    values.push_back(std::log(row.step_ms) + (cycles ? std::log(*row.clock_mhz) : 0));
   return values;
 }
 
@@ -157,7 +161,8 @@ void add_events(const HistorySeries& series, std::size_t number, std::size_t beg
   double level = 0;  // after the change, at the end of the part, against that before it
   for (std::size_t i = events.size(); i-- > first;) {
     level += std::log1p(events[i].shift.change);
-    events[i].back = i + 1 < events.size() && std::abs(level) < std::abs(std::log1p(events[i].shift.change)) / 2;
+    events[i].back =
+        i + 1 < events.size() && std::abs(level) < std::abs(std::log1p(events[i].shift.change)) / 2;
   }
 }
 
@@ -238,7 +243,8 @@ int history_status(const History& history, bool fail_on_slower) {
   return slower ? kCheckRegression : unsure ? kCheckInconclusive : kCheckPassed;
 }
 
-std::optional<double> median_over(std::span<const HistoryRow> rows, OptionalNumber (*quantity)(const HistoryRow& row)) {
+std::optional<double> median_over(std::span<const HistoryRow> rows,
+                                  OptionalNumber (*quantity)(const HistoryRow& row)) {
   std::vector<double> values;
   for (const HistoryRow& row : rows)
     if (const OptionalNumber value = quantity(row)) values.push_back(*value);

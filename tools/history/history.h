@@ -65,7 +65,7 @@ struct History {
   std::vector<HistoryEvent> events;   ///< by time
   std::vector<std::string> problems;  ///< of the files
   std::size_t repeated = 0, without_time = 0;
-  std::size_t nights = 0;         ///< of all series together
+  std::size_t nights = 0;            ///< of all series together
   std::int64_t first = 0, last = 0;  ///< times of the oldest and the newest run
 };
 
@@ -77,6 +77,7 @@ History judge_history(HistoryRows rows, const HistoryRules& rules);
 int history_status(const History& history, bool fail_on_slower);
 
 /// Median of a quantity over the runs [begin, end); null if no run has it.
-std::optional<double> median_over(std::span<const HistoryRow> rows, OptionalNumber (*quantity)(const HistoryRow& row));
+std::optional<double> median_over(std::span<const HistoryRow> rows,
+                                  OptionalNumber (*quantity)(const HistoryRow& row));
 
 }  // namespace precbench

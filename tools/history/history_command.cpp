@@ -46,9 +46,11 @@ void check_history_options(const HistoryOptions& options) {
     throw InvalidInput("--fail-on: unknown value \"" + options.fail_on + "\"; it is slower");
   if (options.append.empty()) return;
   if (named_descriptor(options.append)) throw InvalidInput("--append: needs a file, not a stream");
-  if (fs::is_directory(options.append)) throw InvalidInput("--append " + options.append + ": a folder; it takes one file");
+  if (fs::is_directory(options.append))
+    throw InvalidInput("--append " + options.append + ": a folder; it takes one file");
   if (options.append.ends_with(".xz"))
-    throw InvalidInput("--append " + options.append + ": packed files cannot be extended; unpack it with xz -d");
+    throw InvalidInput("--append " + options.append +
+                       ": packed files cannot be extended; unpack it with xz -d");
   make_folder(fs::path(options.append).parent_path().string());
   check_writable(options.append);
 }
@@ -75,12 +77,13 @@ std::int64_t since_time(std::string_view text, std::int64_t newest) {
   if (const auto date = seconds_of(std::string(text) + "T00:00:00Z")) return *date;
   std::int64_t count = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  const bool fits = error == std::errc() && stop + 1 == text.data() + text.size() && (*stop == 'd' || *stop == 'w');
+  const bool fits =
+      error == std::errc() && stop + 1 == text.data() + text.size() && (*stop == 'd' || *stop == 'w');
   const std::int64_t days = !fits ? 0 : *stop == 'w' ? (count > kMostDays ? 0 : 7 * count) : count;
   if (days < 1 || days > kMostDays)
-    throw InvalidInput(
-        fmt::format("--since: \"{}\" is neither a number of days or weeks such as 14d or 2w nor a date such as 2026-01-31",
-                    text));
+    throw InvalidInput(fmt::format(
+        "--since: \"{}\" is neither a number of days or weeks such as 14d or 2w nor a date such as 2026-01-31",
+        text));
   return newest - days * kDay;
 }
 
@@ -96,9 +99,9 @@ int report_history(const HistoryOptions& options, const HistoryCases& cases) {
                                    rows.problems.empty() ? "" : " (" + rows.problems.front() + ")"));
   HistoryRules rules;
   if (!options.since.empty()) {
-    const auto newest = std::max_element(rows.rows.begin(), rows.rows.end(), [](const HistoryRow& a, const HistoryRow& b) {
-      return a.time < b.time;
-    });
+    const auto newest =
+        std::max_element(rows.rows.begin(), rows.rows.end(),
+                         [](const HistoryRow& a, const HistoryRow& b) { return a.time < b.time; });
     rules.since = since_time(options.since, newest->time);
   }
   const History history = judge_history(std::move(rows), rules);
@@ -126,8 +129,9 @@ int report_history(const HistoryOptions& options, const HistoryCases& cases) {
 
 void add_history_options(CLI::App& command, HistoryOptions& options) {
   const auto in_group = [](CLI::Option* option) { return option->group("A history of nights"); };
-  CLI::Option* history = in_group(command.add_flag(
-      "--history", options.asked, "changes of the step time over many runs: when, by how much, between which commits"));
+  CLI::Option* history = in_group(
+      command.add_flag("--history", options.asked,
+                       "changes of the step time over many runs: when, by how much, between which commits"));
   const auto add = [&](const char* flag, std::string& value, const char* help, const char* type) {
     return in_group(command.add_option(flag, value, help)->type_name(type)->needs(history));
   };
@@ -135,8 +139,8 @@ void add_history_options(CLI::App& command, HistoryOptions& options) {
       "changes from then on, as days or weeks before the newest run, or as a date (default all); older runs are still "
       "compared with",
       "14d|2w|DATE");
-  add("--fail-on", options.fail_on,
-      "exit status 1 if a case got slower since then; 3 if that is undecided", "slower");
+  add("--fail-on", options.fail_on, "exit status 1 if a case got slower since then; 3 if that is undecided",
+      "slower");
   add("--append", options.append, "history file, read too, that gets the runs it lacks: 0.6 kB each", "FILE");
 }
 

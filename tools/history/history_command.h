@@ -16,7 +16,7 @@ class App;
 
 namespace precbench {
 
-/// What a history needs to know of the program's cases.
+/// Knowledge of the program's cases that a history needs.
 struct HistoryCases {
   nlohmann::ordered_json defaults = nlohmann::ordered_json::object();  ///< all case fields at their defaults
   RerunCommand rerun{};

@@ -21,7 +21,8 @@ using namespace history_testing;
 using Json = nlohmann::ordered_json;
 
 Answer report_says(const std::string& arguments) {
-  return output_of("COLUMNS=1000 LC_ALL=C.UTF-8 " PRECBENCH_BINARY_DIR "/precbench report --history " + arguments);
+  return output_of("COLUMNS=1000 LC_ALL=C.UTF-8 " PRECBENCH_BINARY_DIR "/precbench report --history " +
+                   arguments);
 }
 
 std::string lines_of_rows(const std::vector<HistoryRow>& rows) {
@@ -148,17 +149,19 @@ TEST_CASE("report --history: --since counts from the newest run", "[history]") {
 
 TEST_CASE("history scripts: a bisection step is good, bad or skipped", "[history]") {
   const TempDirectory directory;
-  std::filesystem::create_directories(directory / "bin"), std::filesystem::create_directories(directory / "build");
+  std::filesystem::create_directories(directory / "bin"),
+      std::filesystem::create_directories(directory / "build");
   const auto program = [&](const std::string& name, const std::string& text) {
     directory.write(name, "#!/bin/sh\n" + text + "\n");
     std::filesystem::permissions(directory / name, std::filesystem::perms::owner_all);
   };
   program("bin/cmake", "exit ${BUILD_STATUS:-0}");
-  program("build/precbench", "[ \"$*\" = \"run --model tiny\" ] && printf '{\"timing\": {\"median_ms\": %s}}' \"$MS\"");
+  program("build/precbench",
+          "[ \"$*\" = \"run --model tiny\" ] && printf '{\"timing\": {\"median_ms\": %s}}' \"$MS\"");
   directory.write("build/CMakeCache.txt", "");
   const auto step = [&](const std::string& variables, const std::string& arguments) {
-    return output_of("cd " + directory.path().string() + " && env PATH=" + (directory / "bin") + ":$PATH " + variables +
-                     " bash " PRECBENCH_SOURCE_DIR "/tools/history/bisect_step.sh " + arguments);
+    return output_of("cd " + directory.path().string() + " && env PATH=" + (directory / "bin") + ":$PATH " +
+                     variables + " bash " PRECBENCH_SOURCE_DIR "/tools/history/bisect_step.sh " + arguments);
   };
   CHECK(step("MS=99", "above 100 --model tiny").status == 0);
   const Answer bad = step("MS=101", "above 100 --model tiny");
@@ -177,19 +180,22 @@ TEST_CASE("history scripts: both commits run A B B A", "[history]") {
   const TempDirectory directory;
   std::filesystem::create_directories(directory / "bin");
   // A build copies the program that a commit has.
-  directory.write("bin/cmake", "#!/bin/sh\n[ \"$1\" = -S ] && mkdir -p \"$4\" && cp \"$2/program\" \"$4/precbench\"\nexit 0\n");
+  directory.write(
+      "bin/cmake",
+      "#!/bin/sh\n[ \"$1\" = -S ] && mkdir -p \"$4\" && cp \"$2/program\" \"$4/precbench\"\nexit 0\n");
   std::filesystem::permissions(directory / "bin/cmake", std::filesystem::perms::owner_all);
   const Answer answer = output_of(
       "cd " + directory.path().string() +
       " && git init -q . && git config user.email a@b.c && git config user.name n && "
       "for ms in 100 103; do printf '#!/bin/sh\\necho \"{\\\\\"timing\\\\\": {\\\\\"median_ms\\\\\": %s}}\"\\n' $ms >program; "
       "chmod +x program; git add program; git commit -qm $ms; done && env PATH=" +
-      (directory / "bin") + ":$PATH bash " PRECBENCH_SOURCE_DIR
+      (directory / "bin") +
+      ":$PATH bash " PRECBENCH_SOURCE_DIR
       "/tools/history/rerun_both.sh $(git rev-parse HEAD~1) $(git rev-parse HEAD) --model tiny");
   INFO(answer.text);
   CHECK(answer.status == 0);
-  const std::size_t a = answer.text.find("100.0 ms"), b = answer.text.find("103.0 ms"), c = answer.text.rfind("103.0 ms"),
-                    d = answer.text.rfind("100.0 ms");
+  const std::size_t a = answer.text.find("100.0 ms"), b = answer.text.find("103.0 ms"),
+                    c = answer.text.rfind("103.0 ms"), d = answer.text.rfind("100.0 ms");
   REQUIRE(d != std::string::npos);
   CHECK((a < b && b < c && c < d));
   CHECK(contains(answer.text, "+3.00%"));

@@ -97,7 +97,8 @@ std::vector<std::string> files_among(const std::vector<std::string>& paths) {
     }
     const std::vector<std::string> found = record_files_in(path);
     if (found.empty())
-      throw InvalidInput(path + ": no record file (*.jsonl, *.jsonl.xz) in this folder or in the folders in it");
+      throw InvalidInput(path +
+                         ": no record file (*.jsonl, *.jsonl.xz) in this folder or in the folders in it");
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;
@@ -117,7 +118,8 @@ void settle(HistoryRows& history, Problems& problems) {
     if (agree)
       history.repeated += end - i - 1;
     else
-      problems.add(fmt::format("case {} has {} different runs of {}, left out", rows[i].id, end - i, rows[i].created));
+      problems.add(
+          fmt::format("case {} has {} different runs of {}, left out", rows[i].id, end - i, rows[i].created));
     if (agree) kept.push_back(std::move(rows[i]));
     i = end;
   }
@@ -148,7 +150,8 @@ HistoryRows read_history(const std::vector<std::string>& paths, const Json& defa
       if (!parsed[i].problem.empty()) problems.add(round[i].place + ": " + parsed[i].problem + ", left out");
       if (parsed[i].row) {
         auto& shared = parsed[i].row->fields;
-        shared = fields.try_emplace(shared->dump(-1, ' ', false, Json::error_handler_t::replace), shared).first->second;
+        shared = fields.try_emplace(shared->dump(-1, ' ', false, Json::error_handler_t::replace), shared)
+                     .first->second;
         history.rows.push_back(std::move(*parsed[i].row));
       } else if (parsed[i].problem.empty()) {
         ++history.without_time;

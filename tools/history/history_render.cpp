@@ -57,7 +57,8 @@ Tone verdict_tone(const std::string& cell) {
 
 std::span<const HistoryRow> side_of(const History& history, const HistoryEvent& event, bool after) {
   const std::span rows = history.series[event.series].rows;
-  return after ? rows.subspan(event.at, event.end - event.at) : rows.subspan(event.begin, event.at - event.begin);
+  return after ? rows.subspan(event.at, event.end - event.at)
+               : rows.subspan(event.begin, event.at - event.begin);
 }
 
 /// A line of the table of both sides.
@@ -99,7 +100,8 @@ const std::vector<Quantity>& quantities() {
 
 Table sides_table(const History& history, const HistoryEvent& event) {
   Table table;
-  table.columns = {name_column("median"), number_column("before"), number_column("after"), number_column("change")};
+  table.columns = {name_column("median"), number_column("before"), number_column("after"),
+                   number_column("change")};
   table.columns.front().left = true;
   for (const Quantity& quantity : quantities()) {
     const auto before = median_over(side_of(history, event, false), quantity.value);
@@ -117,10 +119,14 @@ Table sides_table(const History& history, const HistoryEvent& event) {
 std::vector<std::string> changed_software(const History& history, const HistoryEvent& event) {
   const HistorySeries& series = history.series[event.series];
   const HistoryRow &before = series.rows[event.at - 1], &after = series.rows[event.at];
-  const auto version = [](const std::string& text) { return text.empty() ? "unknown" : short_printable(text, 40); };
+  const auto version = [](const std::string& text) {
+    return text.empty() ? "unknown" : short_printable(text, 40);
+  };
   std::vector<std::string> changed;
-  for (const auto& [name, member] : {std::pair("driver", &HistoryRow::driver), {"CUDA", &HistoryRow::cuda},
-                                     {"cuBLASLt", &HistoryRow::cublaslt}, {"cuDNN", &HistoryRow::cudnn},
+  for (const auto& [name, member] : {std::pair("driver", &HistoryRow::driver),
+                                     {"CUDA", &HistoryRow::cuda},
+                                     {"cuBLASLt", &HistoryRow::cublaslt},
+                                     {"cuDNN", &HistoryRow::cudnn},
                                      {"NCCL", &HistoryRow::nccl}})
     if (before.*member != after.*member)
       changed.push_back(fmt::format("{} {} -> {}", name, version(before.*member), version(after.*member)));
@@ -130,8 +136,9 @@ std::vector<std::string> changed_software(const History& history, const HistoryE
 /// Returns the sentence on the share of the clock in a change; empty without clocks.
 std::string clock_sentence(const HistoryEvent& event) {
   if (!event.cycles) return "";
-  const std::string cycles = fmt::format("{} [{:.1f}, {:.1f}] in clock cycles", percent_text(event.cycles->change),
-                                         100 * event.cycles->low, 100 * event.cycles->high);
+  const std::string cycles =
+      fmt::format("{} [{:.1f}, {:.1f}] in clock cycles", percent_text(event.cycles->change),
+                  100 * event.cycles->low, 100 * event.cycles->high);
   const double time = std::log1p(event.shift.change);
   const double share = time == 0 ? 0 : 1 - std::log1p(event.cycles->change) / time;
   if (event.kind == ChangeKind::by_clock) return "A lower clock alone explains it: " + cycles + ".";
@@ -147,7 +154,8 @@ std::vector<std::string> lines_of(const History& history, const HistoryEvent& ev
                                                 plural(before.size(), "run"), day_text(before.back().time),
                                                 plural(after.size(), "run"), day_text(after.front().time))};
   if (!before.back().commit.empty() && before.back().commit == after.front().commit)
-    lines.emplace_back("The commit did not change: look at software, clocks and other processes of the machine.");
+    lines.emplace_back(
+        "The commit did not change: look at software, clocks and other processes of the machine.");
   const std::vector<std::string> changed = changed_software(history, event);
   if (!changed.empty()) {
     std::string line = "Changed at the same time: " + changed.front();
@@ -155,9 +163,11 @@ std::vector<std::string> lines_of(const History& history, const HistoryEvent& ev
     lines.push_back(line + ".");
   }
   if (const std::string clock = clock_sentence(event); !clock.empty()) lines.push_back(clock);
-  const auto doubted = std::count_if(after.begin(), after.end(), [](const HistoryRow& row) { return row.doubted; });
+  const auto doubted =
+      std::count_if(after.begin(), after.end(), [](const HistoryRow& row) { return row.doubted; });
   if (doubted > 0)
-    lines.push_back(fmt::format("{} of {} after it have noisy step times.", doubted, plural(after.size(), "run")));
+    lines.push_back(
+        fmt::format("{} of {} after it have noisy step times.", doubted, plural(after.size(), "run")));
   if (event.back) lines.emplace_back("A later change took it back.");
   return lines;
 }
@@ -190,8 +200,8 @@ std::string verdict_of(const History& history, std::size_t number) {
 Part overview_of(const History& history, const HistoryView& view) {
   const std::size_t judged = static_cast<std::size_t>(std::count_if(
       history.series.begin(), history.series.end(), [](const HistorySeries& one) { return one.judged(); }));
-  Part part{fmt::format("{} over {}, {} to {}", plural(history.series.size(), "case"), plural(history.nights, "night"),
-                        day_text(history.first), day_text(history.last))};
+  Part part{fmt::format("{} over {}, {} to {}", plural(history.series.size(), "case"),
+                        plural(history.nights, "night"), day_text(history.first), day_text(history.last))};
   if (judged > 0 && judged < history.series.size())
     part.lines.push_back(fmt::format("{} of {} have the {} nights that a judgement needs.", judged,
                                      plural(history.series.size(), "case"), kFewestNights));
@@ -202,8 +212,9 @@ Part overview_of(const History& history, const HistoryView& view) {
   table.columns[3].tone = verdict_tone;
   for (std::size_t number = 0; number < history.series.size(); ++number) {
     const HistorySeries& series = history.series[number];
-    table.rows.push_back({label_of(series), std::to_string(series.rows.size()), ms_text(series.rows.back().step_ms),
-                          verdict_of(history, number), sparkline(series, kTrendWidth, view.unicode)});
+    table.rows.push_back({label_of(series), std::to_string(series.rows.size()),
+                          ms_text(series.rows.back().step_ms), verdict_of(history, number),
+                          sparkline(series, kTrendWidth, view.unicode)});
   }
   part.table = std::move(table);
   return part;
@@ -224,8 +235,8 @@ std::vector<Part> event_parts(const History& history, const HistoryView& view) {
     Part part{headline_of(history, *largest)};
     part.lines = lines_of(history, *largest);
     if (members.size() > 1) {
-      part.lines.push_back(fmt::format("{} share it within {} nights, so one cause is likely:", plural(first.shared, "case"),
-                                       kSharedNights));
+      part.lines.push_back(fmt::format("{} share it within {} nights, so one cause is likely:",
+                                       plural(first.shared, "case"), kSharedNights));
       for (const HistoryEvent* event : members)
         if (event != largest)
           part.lines.push_back(label_of(history.series[event->series]) + ": " + headline_of(history, *event));
@@ -233,7 +244,8 @@ std::vector<Part> event_parts(const History& history, const HistoryView& view) {
     part.table = sides_table(history, *largest);
     part.commands = commands_of(history, *largest, view.rerun);
     if (!part.commands.empty())
-      part.before_commands = "To list the commits, to find the one, and to measure both sides again (A B B A):";
+      part.before_commands =
+          "To list the commits, to find the one, and to measure both sides again (A B B A):";
     parts.push_back(std::move(part));
   }
   return parts;
@@ -245,10 +257,10 @@ Part notes_of(const History& history, const HistoryView& view) {
   if (!view.appended.empty()) part.lines.push_back(view.appended);
   for (const HistorySeries& series : history.series)
     for (const std::size_t at : series.parts)
-      part.lines.push_back(fmt::format("Machine changed on {}: {} ran on {} before, on {} since. Runs of both are not compared.",
-                                       day_text(series.rows[at].time), label_of(series),
-                                       short_printable(series.rows[at - 1].board, 40),
-                                       short_printable(series.rows[at].board, 40)));
+      part.lines.push_back(fmt::format(
+          "Machine changed on {}: {} ran on {} before, on {} since. Runs of both are not compared.",
+          day_text(series.rows[at].time), label_of(series), short_printable(series.rows[at - 1].board, 40),
+          short_printable(series.rows[at].board, 40)));
   const auto old = std::count_if(history.events.begin(), history.events.end(),
                                  [](const HistoryEvent& event) { return !event.in_window; });
   if (old > 0) part.lines.push_back(fmt::format("{} before --since not shown.", plural(old, "change")));
@@ -256,7 +268,8 @@ Part notes_of(const History& history, const HistoryView& view) {
     part.lines.push_back(fmt::format("{} without a speed left out (failed, emulated or of a study).",
                                      plural(history.without_time, "record")));
   if (history.repeated > 0)
-    part.lines.push_back(fmt::format("{} left out that other rows say, too.", plural(history.repeated, "row")));
+    part.lines.push_back(
+        fmt::format("{} left out that other rows say, too.", plural(history.repeated, "row")));
   for (const std::string& problem : history.problems) part.lines.push_back(problem);
   return part;
 }
@@ -311,9 +324,9 @@ std::string sparkline(const HistorySeries& series, std::size_t width, bool unico
   std::vector<double> levels;
   for (std::size_t i = 0; i < buckets; ++i) {
     const std::size_t begin = i * runs / buckets, end = (i + 1) * runs / buckets;
-    levels.push_back(std::log(*median_over(std::span(series.rows).subspan(begin, end - begin), [](const HistoryRow& row) {
-      return OptionalNumber(row.step_ms);
-    })));
+    levels.push_back(
+        std::log(*median_over(std::span(series.rows).subspan(begin, end - begin),
+                              [](const HistoryRow& row) { return OptionalNumber(row.step_ms); })));
   }
   const auto [low, high] = std::minmax_element(levels.begin(), levels.end());
   const double range = std::max(*high - *low, kTrendRange), start = (*low + *high - range) / 2;
@@ -332,14 +345,15 @@ std::string headline_of(const History& history, const HistoryEvent& event) {
   const bool faster = event.kind == ChangeKind::faster;
   double low = 100 * event.shift.low, high = 100 * event.shift.high;
   if (faster) std::swap(low, high), low = -low, high = -high;
-  const std::string size =
-      fmt::format("{} {:.1f}% [{:.1f}, {:.1f}]", name_of(event.kind), 100 * std::abs(event.shift.change), low, high);
+  const std::string size = fmt::format("{} {:.1f}% [{:.1f}, {:.1f}]", name_of(event.kind),
+                                       100 * std::abs(event.shift.change), low, high);
   if (!before.commit.empty() && before.commit == after.commit)
     return fmt::format("{} at {}, from {}", size, commit_text(after), day_text(after.time));
   return fmt::format("{} between {} and {}", size, commit_text(before), commit_text(after));
 }
 
-std::vector<std::string> commands_of(const History& history, const HistoryEvent& event, const RerunCommand& rerun) {
+std::vector<std::string> commands_of(const History& history, const HistoryEvent& event,
+                                     const RerunCommand& rerun) {
   const HistorySeries& series = history.series[event.series];
   const HistoryRow &before = series.rows[event.at - 1], &after = series.rows[event.at];
   if (!is_commit(before.commit) || !is_commit(after.commit) || before.commit == after.commit) return {};
@@ -349,12 +363,14 @@ std::vector<std::string> commands_of(const History& history, const HistoryEvent&
     return commands;
   }
   const auto median = [&](bool late) {
-    return *median_over(side_of(history, event, late), [](const HistoryRow& row) { return OptionalNumber(row.step_ms); });
+    return *median_over(side_of(history, event, late),
+                        [](const HistoryRow& row) { return OptionalNumber(row.step_ms); });
   };
   const std::string flags = flags_of(series.rows.back(), rerun);
   commands.emplace_back("mkdir -p out && cp tools/history/bisect_step.sh out/");
-  commands.push_back(fmt::format("git bisect start {} {}{}", after.commit, before.commit,
-                                 event.kind == ChangeKind::faster ? " # good is slow here, bad is fast" : ""));
+  commands.push_back(
+      fmt::format("git bisect start {} {}{}", after.commit, before.commit,
+                  event.kind == ChangeKind::faster ? " # good is slow here, bad is fast" : ""));
   commands.push_back(fmt::format("git bisect run out/bisect_step.sh {} {}{}",
                                  event.kind == ChangeKind::faster ? "below" : "above",
                                  ms_text(std::sqrt(median(false) * median(true))), flags));
@@ -366,8 +382,8 @@ std::string too_few_nights(const History& history) {
   std::size_t most = 0;
   for (const HistorySeries& series : history.series) most = std::max(most, series.nights);
   if (most >= kFewestNights) return "";
-  return fmt::format("Not judged: a change needs {} nights on one machine, and no case has more than {}.", kFewestNights,
-                     most);
+  return fmt::format("Not judged: a change needs {} nights on one machine, and no case has more than {}.",
+                     kFewestNights, most);
 }
 
 std::string history_term(const History& history, const HistoryView& view, const Screen& screen) {

@@ -13,8 +13,8 @@ namespace precbench {
 
 struct HistoryView {
   RerunCommand rerun{};    ///< command that runs a case again
-  bool unicode = true;   ///< sparklines of block elements; otherwise of digits
-  bool fails = false;    ///< --fail-on slower: the JSON has this exit status
+  bool unicode = true;     ///< sparklines of block elements; otherwise of digits
+  bool fails = false;      ///< --fail-on slower: the JSON has this exit status
   std::string appended{};  ///< line on what was appended to a history file; empty: nothing asked
 };
 
@@ -26,7 +26,8 @@ std::string sparkline(const HistorySeries& series, std::size_t width, bool unico
 std::string headline_of(const History& history, const HistoryEvent& event);
 
 /// Returns the commands that look for the commit of a change and rerun both sides of it; none without commits.
-std::vector<std::string> commands_of(const History& history, const HistoryEvent& event, const RerunCommand& rerun);
+std::vector<std::string> commands_of(const History& history, const HistoryEvent& event,
+                                     const RerunCommand& rerun);
 
 std::string history_term(const History& history, const HistoryView& view, const Screen& screen);
 std::string history_markdown(const History& history, const HistoryView& view);

@@ -27,7 +27,9 @@ constexpr std::size_t kCommitDigits = 12, kLongestName = 200;
 constexpr double kShortestMs = 1e-6, kLongestMs = 1e12, kLargest = 1e18;
 
 /// Returns a number with the digits that a history needs.
-double rounded(double value, int digits) { return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr); }
+double rounded(double value, int digits) {
+  return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
+}
 
 OptionalNumber rounded(const std::optional<double>& value, int digits) {
   return value ? OptionalNumber(rounded(*value, digits)) : OptionalNumber();
@@ -125,8 +127,10 @@ std::optional<HistoryRow> history_row(const Record& record, const Json& default_
   row.step_ms = rounded(*median, 6);
   row.wall_ms = rounded(record.timing->wall_ms, 6);
   if (record.telemetry)
-    row.clock_mhz = rounded(record.telemetry->sm_clock_mhz, 5), row.power_w = rounded(record.telemetry->power_w, 4);
-  if (record.memory && record.memory->measured) row.peak_bytes = static_cast<double>(record.memory->measured->peak);
+    row.clock_mhz = rounded(record.telemetry->sm_clock_mhz, 5),
+    row.power_w = rounded(record.telemetry->power_w, 4);
+  if (record.memory && record.memory->measured)
+    row.peak_bytes = static_cast<double>(record.memory->measured->peak);
   if (record.training) row.loss = rounded(trailing_mean(record.training->loss), 6);
   row.doubted = !speed_doubts(record).empty();
   row.ops = ops_of(record);
@@ -167,7 +171,8 @@ HistoryRow parse_row(const std::string& line) {
     return static_cast<int>(checked_number(*found, key, 0, 1e9));
   };
   if (const int version = whole("history"); version != kHistoryVersion)
-    throw InvalidInput(fmt::format("a row of version {}, and this program reads {}", version, kHistoryVersion));
+    throw InvalidInput(
+        fmt::format("a row of version {}, and this program reads {}", version, kHistoryVersion));
   HistoryRow row;
   row.method = whole("method");
   row.id = text_in(json, "id", true), row.source = text_in(json, "source");
@@ -177,7 +182,8 @@ HistoryRow parse_row(const std::string& line) {
   row.time = *time;
   row.commit = text_in(json, "commit");
   row.machine = text_in(json, "machine"), row.board = text_in(json, "board");
-  row.driver = text_in(json, "driver"), row.cuda = text_in(json, "cuda"), row.cublaslt = text_in(json, "cublaslt");
+  row.driver = text_in(json, "driver"), row.cuda = text_in(json, "cuda"),
+  row.cublaslt = text_in(json, "cublaslt");
   row.cudnn = text_in(json, "cudnn"), row.nccl = text_in(json, "nccl");
   const auto flag = [&](const char* key) {
     const auto found = json.find(key);

@@ -24,19 +24,20 @@ inline constexpr int kHistoryVersion = 1;
 inline constexpr std::size_t kMostRowBytes = std::size_t{1} << 16;
 
 /// Names of HistoryRow::ops, in order: the classes of Breakdown. The last one exists with experts only.
-inline constexpr const char* kHistoryOps[] = {"GEMM",      "quantize",      "attention", "norm, elementwise", "head, loss",
-                                              "optimizer", "communication", "idle",      "routing"};
+inline constexpr const char* kHistoryOps[] = {"GEMM",       "quantize",  "attention",     "norm, elementwise",
+                                              "head, loss", "optimizer", "communication", "idle",
+                                              "routing"};
 
 struct HistoryRow {
   std::string id;      ///< of the case
   std::string source;  ///< program whose log was imported; empty: measured by precbench
   int method = kMethodVersion;
-  std::string created;    ///< ISO 8601, UTC, like Record::created
-  std::int64_t time = 0;  ///< the same, in seconds since 1970
-  std::string commit;     ///< first 12 digits; empty: unknown
-  bool dirty = false;     ///< built with uncommitted changes
-  std::string machine;    ///< machine_of(): GPU model, or model of the CPU
-  std::string board;      ///< UUID of the GPU, else the host; empty: unknown
+  std::string created;                              ///< ISO 8601, UTC, like Record::created
+  std::int64_t time = 0;                            ///< the same, in seconds since 1970
+  std::string commit;                               ///< first 12 digits; empty: unknown
+  bool dirty = false;                               ///< built with uncommitted changes
+  std::string machine;                              ///< machine_of(): GPU model, or model of the CPU
+  std::string board;                                ///< UUID of the GPU, else the host; empty: unknown
   std::string driver, cuda, cublaslt, cudnn, nccl;  ///< versions; empty: unknown
   double step_ms = 0;                               ///< median
   OptionalNumber wall_ms, clock_mhz, power_w, peak_bytes, loss;

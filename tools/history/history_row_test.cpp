@@ -60,7 +60,8 @@ TEST_CASE("history row: runs without a speed have none", "[history]") {
   CHECK_FALSE(history_row(study, defaults));
 }
 
-TEST_CASE("history row: other versions and impossible values are refused with their key", "[history][hostile]") {
+TEST_CASE("history row: other versions and impossible values are refused with their key",
+          "[history][hostile]") {
   CHECK(refusal(valid_row().dump()).empty());
   CHECK(contains(refusal_with("history", 2), "a row of version 2, and this program reads 1"));
   CHECK(contains(refusal_with("history", "1"), "\"history\" is not a whole number"));

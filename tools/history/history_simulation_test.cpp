@@ -28,12 +28,18 @@ enum class Noise : std::uint8_t { student, slow_nights, student_slow, drift, boa
 
 const char* name_of(Noise noise) {
   switch (noise) {
-    case Noise::student: return "t(3)";
-    case Noise::slow_nights: return "normal, slow nights";
-    case Noise::student_slow: return "t(3), slow nights";
-    case Noise::drift: return "AR(1) 0.5";
-    case Noise::boards: return "t(3), slow nights, four boards";
-    case Noise::exchanged: return "t(3), slow nights, a new board every 60 nights";
+    case Noise::student:
+      return "t(3)";
+    case Noise::slow_nights:
+      return "normal, slow nights";
+    case Noise::student_slow:
+      return "t(3), slow nights";
+    case Noise::drift:
+      return "AR(1) 0.5";
+    case Noise::boards:
+      return "t(3), slow nights, four boards";
+    case Noise::exchanged:
+      return "t(3), slow nights, a new board every 60 nights";
   }
   return "";
 }
@@ -89,7 +95,8 @@ Nights simulated_nights(Noise noise, double deviation, std::size_t count, NightD
 /// apart, as judge_history() does.
 std::vector<ChangePoint> seen(const Nights& nights, std::size_t count, const ChangeRules& rules) {
   std::vector<ChangePoint> all;
-  std::set<std::uint32_t> later(nights.boards.begin(), nights.boards.begin() + static_cast<std::ptrdiff_t>(count));
+  std::set<std::uint32_t> later(nights.boards.begin(),
+                                nights.boards.begin() + static_cast<std::ptrdiff_t>(count));
   const bool exchanged = later.size() > 4;  // numbers ascend then
   std::size_t begin = 0;
   for (std::size_t i = 1; i <= count; ++i) {
@@ -107,7 +114,8 @@ std::vector<ChangePoint> seen(const Nights& nights, std::size_t count, const Cha
 }
 
 /// Returns the number of series with at least one change in any examination, nightly over `nights` nights.
-int alarms(Noise noise, double deviation, int series, std::size_t nights, const ChangeRules& rules, NightDice& dice) {
+int alarms(Noise noise, double deviation, int series, std::size_t nights, const ChangeRules& rules,
+           NightDice& dice) {
   int count = 0;
   for (int i = 0; i < series; ++i) {
     const Nights simulated = simulated_nights(noise, deviation, nights, dice);
@@ -153,10 +161,12 @@ Found planted(Noise noise, double deviation, double change, int series, std::siz
 
 }  // namespace
 
-TEST_CASE("history simulation: nightly examination of unchanged cases gives no alarm", "[history][simulation]") {
+TEST_CASE("history simulation: nightly examination of unchanged cases gives no alarm",
+          "[history][simulation]") {
   NightDice dice(11);
   for (const double deviation : {0.0042, 0.01})
-    for (const Noise noise : {Noise::student, Noise::slow_nights, Noise::student_slow, Noise::drift, Noise::boards}) {
+    for (const Noise noise :
+         {Noise::student, Noise::slow_nights, Noise::student_slow, Noise::drift, Noise::boards}) {
       CAPTURE(deviation, name_of(noise));
       CHECK(alarms(noise, deviation, 3, noise == Noise::drift ? 120 : kYear, {}, dice) == 0);
     }
@@ -195,17 +205,18 @@ TEST_CASE("history simulation: table", "[.history-rates]") {
       "within 10 |\n| --- | --- | --- | --- | --- | --- | --- |");
   const auto share = [](int count) { return fmt::format("{:.0f}%", 100.0 * count / kPlanted); };
   for (const double deviation : {0.0042, 0.01})
-    for (const Noise noise : {Noise::student, Noise::slow_nights, Noise::student_slow, Noise::drift, Noise::boards,
-                              Noise::exchanged}) {
-      NightDice dice(static_cast<std::uint64_t>(noise) * 1000 + static_cast<std::uint64_t>(deviation * 10000));
+    for (const Noise noise : {Noise::student, Noise::slow_nights, Noise::student_slow, Noise::drift,
+                              Noise::boards, Noise::exchanged}) {
+      NightDice dice(static_cast<std::uint64_t>(noise) * 1000 +
+                     static_cast<std::uint64_t>(deviation * 10000));
       const int false_alarms = alarms(noise, deviation, kAlarmSeries, kYear, {}, dice);
       // A board that is 60 nights old at most has too short a past for a change in a random night.
       const bool moving = noise == Noise::exchanged;
       const Found small = moving ? Found{} : planted(noise, deviation, 0.02, kPlanted, 60, 240, dice);
       const Found large = moving ? Found{} : planted(noise, deviation, 0.05, kPlanted, 60, 240, dice);
-      std::puts(fmt::format("| {} | {:g}% | {} | {} | {} | {} | {} |", name_of(noise), 100 * deviation, kAlarmSeries,
-                            false_alarms, moving ? "-" : share(small.in_10), moving ? "-" : share(small.in_30),
-                            moving ? "-" : share(large.in_10))
+      std::puts(fmt::format("| {} | {:g}% | {} | {} | {} | {} | {} |", name_of(noise), 100 * deviation,
+                            kAlarmSeries, false_alarms, moving ? "-" : share(small.in_10),
+                            moving ? "-" : share(small.in_30), moving ? "-" : share(large.in_10))
                     .c_str());
       std::fflush(stdout);
       CHECK(false_alarms == 0);

@@ -43,7 +43,8 @@ TEST_CASE("history: fewer than ten nights are not judged", "[history]") {
   const History few = judged({nights_of_case("bf16", 9)});
   CHECK(history_status(few, false) == kCheckInconclusive);
   CHECK(history_status(few, true) == kCheckInconclusive);
-  CHECK(too_few_nights(few) == "Not judged: a change needs 10 nights on one machine, and no case has more than 9.");
+  CHECK(too_few_nights(few) ==
+        "Not judged: a change needs 10 nights on one machine, and no case has more than 9.");
   const History enough = judged({nights_of_case("bf16", 10)});
   CHECK(history_status(enough, true) == 0);
   CHECK(too_few_nights(enough).empty());
@@ -97,9 +98,11 @@ TEST_CASE("history: methods, GPU models and sources are never mixed", "[history]
   for (std::size_t i = 30; i < rows.size(); ++i) rows[i].method = 1;
   CHECK(judged({rows}).series.size() == 2);
   CHECK(judged({rows}).events.empty());
-  for (std::size_t i = 30; i < rows.size(); ++i) rows[i].method = rows[0].method, rows[i].machine = "NVIDIA H100";
+  for (std::size_t i = 30; i < rows.size(); ++i)
+    rows[i].method = rows[0].method, rows[i].machine = "NVIDIA H100";
   CHECK(judged({rows}).events.empty());
-  for (std::size_t i = 30; i < rows.size(); ++i) rows[i].machine = rows[0].machine, rows[i].source = "torchtitan";
+  for (std::size_t i = 30; i < rows.size(); ++i)
+    rows[i].machine = rows[0].machine, rows[i].source = "torchtitan";
   const History history = judged({rows});
   CHECK(history.events.empty());
   REQUIRE(history.series.size() == 2);
@@ -160,7 +163,8 @@ TEST_CASE("history: changes that were taken back or lie before the window do not
   CHECK(history_status(judged({slower}, rules), true) == kCheckRegression);
   rules.since = slower[41].time;
   CHECK(history_status(judged({slower}, rules), true) == 0);
-  CHECK(contains(history_term(judged({slower}, rules), {}, {80, true, false}), "1 change before --since not shown"));
+  CHECK(contains(history_term(judged({slower}, rules), {}, {80, true, false}),
+                 "1 change before --since not shown"));
 
   // Two steps of which the second is taken back: the first stands.
   std::vector<HistoryRow> twice = nights_of_case("bf16", 80, 20, 0.04);
@@ -184,14 +188,16 @@ TEST_CASE("history: text of rows cannot act on a terminal, page or shell", "[his
   std::vector<HistoryRow> rows = nights_of_case("bf16", 60, 40, 0.04);
   const std::string escape = "\x1b[31m<b>`rm -rf x`\n";
   for (HistoryRow& row : rows) {
-    row.machine = escape, row.driver = escape, row.commit = escape + std::to_string(row.time), row.source = escape;
+    row.machine = escape, row.driver = escape, row.commit = escape + std::to_string(row.time),
+    row.source = escape;
     row.fields = std::make_shared<const nlohmann::ordered_json>(
         nlohmann::ordered_json{{"model", "'; rm x; '" + escape}, {"recipe", escape}});
   }
   const History history = judged({rows});
   REQUIRE(history.events.size() == 1);
   CHECK(commands_of(history, history.events[0], {}).empty());  // no commit, no command
-  for (HistoryRow& row : rows) row.source.clear(), row.commit = row.time < rows[40].time ? "abcdef0" : "abcdef1";
+  for (HistoryRow& row : rows)
+    row.source.clear(), row.commit = row.time < rows[40].time ? "abcdef0" : "abcdef1";
   const History ours = judged({rows});
   for (const History* one : {&history, &ours}) {
     const std::string term = history_term(*one, {}, {80, true, false}), page = history_markdown(*one, {});
@@ -200,7 +206,7 @@ TEST_CASE("history: text of rows cannot act on a terminal, page or shell", "[his
     const std::string json = history_json(*one, {}).dump(1, ' ', true);
     CHECK(json.find('\x1b') == std::string::npos);
   }
-  // What a command quotes stays one word.
+  // Quoted text of a command stays one word.
   const auto commands = commands_of(ours, ours.events.at(0), {});
   REQUIRE(commands.size() == 5);
   CHECK(contains(commands[3], "--model $'"));

@@ -36,7 +36,8 @@ inline HistoryRow night_row(const std::string& recipe, int night, double step_ms
 }
 
 /// Returns nights of a recipe that takes `change` longer from night `at` on.
-inline std::vector<HistoryRow> nights_of_case(const std::string& recipe, int count, int at = 1 << 20, double change = 0) {
+inline std::vector<HistoryRow> nights_of_case(const std::string& recipe, int count, int at = 1 << 20,
+                                              double change = 0) {
   std::vector<HistoryRow> rows;
   for (int night = 0; night < count; ++night)
     rows.push_back(night_row(recipe, night, night < at ? 100 : 100 * (1 + change)));
