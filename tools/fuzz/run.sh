@@ -39,6 +39,7 @@ fuzz() {
   case $target in
     record | report | check) longest=65536 seeds=(tools/fuzz/corpus/records) ;;
     history) longest=65536 seeds+=(tools/fuzz/corpus/records) ;;
+    trace) longest=65536 ;;
     sweep_file | recipe) seeds+=(bench/sweeps) ;;
   esac
   mkdir -p "build-fuzz/corpus/$target"

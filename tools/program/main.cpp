@@ -23,6 +23,7 @@
 #include "results/record/record.h"
 #include "tools/gate/check_command.h"
 #include "tools/program/advise_program.h"
+#include "tools/program/explain_program.h"
 #include "tools/program/law_program.h"
 #include "tools/program/rates_program.h"
 #include "tools/report/report_cli.h"
@@ -61,6 +62,7 @@ int run_program(int argc, char** argv) {
   ListCommand list_command;
   HelpCommand help_command;
   AdviseCommand advise_command;
+  ExplainCommand explain_command;
   DoctorCommand doctor_command;
   PredictCommand predict_command;
   PlanCommand plan_command;
@@ -74,6 +76,7 @@ int run_program(int argc, char** argv) {
   CLI::App* check_sub = add_check_command(app, check_options);
   CLI::App* help_sub = add_help_command(app, help_command);
   CLI::App* advise_sub = add_advise_command(app, advise_command);
+  CLI::App* explain_sub = add_explain_command(app, explain_command);
   CLI::App* doctor_sub = add_doctor_command(app, doctor_command);
   CLI::App* predict_sub = add_predict_command(app, predict_command);
   CLI::App* plan_sub = add_plan_command(app, plan_command);
@@ -106,6 +109,7 @@ int run_program(int argc, char** argv) {
     if (*help_sub) return help(app, help_command);
     if (*check_sub) return check(check_options, rerun_command);
     if (*advise_sub) return advise(advise_command);
+    if (*explain_sub) return explain(explain_command);
     if (*doctor_sub) return doctor(doctor_command);
     if (*predict_sub) return predict(predict_command);
     if (*plan_sub) return plan_layouts(plan_command);

@@ -20,7 +20,7 @@ target=all tests=ON
 # Prints the packages that are not installed. Existing tools need not come from a package.
 missing_packages() {
   local tool package
-  local tools=(cmake ninja:ninja-build g++ git) packages=(ca-certificates nlohmann-json3-dev libcli11-dev libfmt-dev liblzma-dev)
+  local tools=(cmake ninja:ninja-build g++ git) packages=(ca-certificates nlohmann-json3-dev libcli11-dev libfmt-dev liblzma-dev zlib1g-dev libsqlite3-dev)
   [ $target != all ] || { tools+=(python3); packages+=(catch2); }  # some tests run scripts
   for tool in "${tools[@]}"; do
     command -v "${tool%:*}" >/dev/null || echo "${tool#*:}"
@@ -34,7 +34,7 @@ if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(missing_packages)
   [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
 else
-  echo "No apt-get here: cmake, ninja, g++, nlohmann_json, CLI11, fmt and liblzma must be installed already," \
+  echo "No apt-get here: cmake, ninja, g++, nlohmann_json, CLI11, fmt, liblzma, zlib and SQLite must be installed already," \
     "and for the tests Catch2 and Python"
 fi
 
