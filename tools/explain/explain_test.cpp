@@ -186,6 +186,8 @@ TEST_CASE("explain: kernels are classified by name and operation", "[explain]") 
   CHECK(classify("triton_red_fused_abs_amax_4", Ops{}) == WorkClass::cast);
   CHECK(classify("triton_poi_fused_mul_silu_1", Ops{}) == WorkClass::elementwise);
   CHECK(classify("triton_red_fused_add_mean_rsqrt_1", Ops{}) == WorkClass::norm);
+  CHECK(classify("triton_tem_fused_mm_t_3", Ops{}) == WorkClass::gemm);
+  CHECK(classify("triton_poi_fused__scaled_mm__to_copy_clamp_mul_t_2", Ops{}) == WorkClass::cast);  // writes its operand
   CHECK(classify("void at::native::vectorized_elementwise_kernel",
                  Ops{"aten::mul", "Optimizer.step#AdamW.step"}) == WorkClass::optimizer);
   CHECK(classify("void transformer_engine::cast_transpose_kernel", Ops{}) == WorkClass::cast);

@@ -254,8 +254,7 @@ WorkClass classify(const std::string& kernel, const std::vector<std::string_view
       has_any(op, {"flash_attention", "cudnn_attention", "efficient_attention", "flex_attention"}))
     return WorkClass::attention;
   if (name.starts_with("triton_")) {
-    if (has_any(name, {"triton_tem_fused", "_mm_", "triton_mm"}) && has_any(name, {"mm"}))
-      return WorkClass::gemm;
+    if (name.starts_with("triton_tem") && has_any(name, {"mm"})) return WorkClass::gemm;
     if (has_any(name, {"log_softmax", "nll_loss", "cross_entropy"})) return WorkClass::loss;
     if (has_any(name, {"embedding"})) return WorkClass::embedding;
     if (has_any(name, {"rsqrt", "native_layer_norm", "rms_norm"})) return WorkClass::norm;
