@@ -69,6 +69,7 @@ void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
 
 std::optional<std::string> not_a_record_reason(const Json& json) {
   if (!json.is_object()) return "not a record but a JSON " + std::string(json.type_name());
+  if (json.contains("history")) return "a row of a history, not a record; precbench report --history FILE reads it";
   const auto schema = json.find("schema");
   if (schema == json.end() || !schema->is_number_integer()) return "not a record: it has no schema version";
   if (*schema < 1 || *schema > kSchemaVersion)

@@ -65,9 +65,10 @@ void label(std::vector<HistorySeries>& all) {
     return field_text(series.rows.back().fields->value(key, Json()));
   };
   std::vector<std::string> keys;
+  std::set<std::string> seen;
   for (const HistorySeries& series : all)
     for (const auto& item : series.rows.back().fields->items())
-      if (std::find(keys.begin(), keys.end(), item.key()) == keys.end()) keys.push_back(item.key());
+      if (seen.size() < kMostCaseFields && seen.insert(item.key()).second) keys.push_back(item.key());
   std::erase_if(keys, [&](const std::string& key) {
     return key == "model" || key == "recipe" ||
            std::all_of(all.begin(), all.end(), [&](const HistorySeries& series) {

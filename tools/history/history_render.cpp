@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kTrendWidth = 24, kShortCommit = 7, kMostLabel = 60;
+constexpr std::size_t kTrendWidth = 24, kShortCommit = 7, kMostLabel = 60, kMostVersion = 24;
 /// Narrowest range of a sparkline, as a fraction of the step time.
 constexpr double kTrendRange = 0.04;
 
@@ -44,10 +44,18 @@ std::string percent_text(double change) { return fmt::format("{:+.1f}%", 100 * c
 
 std::string label_of(const HistorySeries& series) { return short_printable(series.label, kMostLabel); }
 
-/// Returns "3fa2c1a"; the date for a run of an unknown commit.
+bool is_commit(const std::string& text) {
+  return text.size() >= 7 && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+/// Returns "3fa2c1a", or the version of another program; the date for a run of an unknown commit.
 std::string commit_text(const HistoryRow& row) {
   if (row.commit.empty()) return day_text(row.time);
-  return printable(row.commit.substr(0, kShortCommit)) + (row.dirty ? "*" : "");
+  const std::string text =
+      is_commit(row.commit) ? row.commit.substr(0, kShortCommit) : short_printable(row.commit, kMostVersion);
+  return text + (row.dirty ? "*" : "");
 }
 
 Tone verdict_tone(const std::string& cell) {
@@ -177,12 +185,6 @@ std::string flags_of(const HistoryRow& row, const RerunCommand& rerun) {
   static constexpr std::string_view kRun = "precbench run";
   std::string command = rerun ? rerun(*row.fields) : rerun_with_all_flags(*row.fields);
   return command.starts_with(kRun) ? command.substr(kRun.size()) : " " + command;
-}
-
-bool is_commit(const std::string& text) {
-  return text.size() >= 7 && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
 }
 
 /// Returns the state of a series in a few words.

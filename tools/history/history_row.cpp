@@ -75,6 +75,13 @@ std::shared_ptr<const Json> fields_of(const Record& record, const Json& default_
   return std::make_shared<const Json>(std::move(fields));
 }
 
+/// Returns the median step; of an imported run the mean of the settled steps, from which its log's speed is computed.
+std::optional<double> step_of(const Record& record) {
+  if (!record.source) return record.timing->median_ms;
+  if (!record.source->tokens_per_step || !record.metrics->tokens_per_s) return std::nullopt;
+  return 1e3 * static_cast<double>(*record.source->tokens_per_step) / *record.metrics->tokens_per_s;
+}
+
 std::vector<double> ops_of(const Record& record) {
   if (!record.breakdown) return {};
   const Breakdown& b = *record.breakdown;
@@ -110,9 +117,9 @@ std::optional<std::int64_t> seconds_of(std::string_view created) {
 
 std::optional<HistoryRow> history_row(const Record& record, const Json& default_case) {
   if (record.status != Status::ok || record.study || !record.timing || !record.metrics) return std::nullopt;
-  const auto median = std::optional<double>(record.timing->median_ms);
+  const auto step = step_of(record);
   const auto time = seconds_of(record.created);
-  if (!record.metrics->tokens_per_s || !median || !time || !(*median >= kShortestMs && *median <= kLongestMs))
+  if (!record.metrics->tokens_per_s || !step || !time || !(*step >= kShortestMs && *step <= kLongestMs))
     return std::nullopt;
   HistoryRow row;
   row.id = record.id, row.method = record.method_version;
@@ -124,13 +131,18 @@ std::optional<HistoryRow> history_row(const Record& record, const Json& default_
   if (row.board.empty()) row.board = env.host.value_or("");
   row.cuda = env.cuda.value_or(""), row.cublaslt = env.cublaslt.value_or("");
   row.cudnn = env.cudnn.value_or(""), row.nccl = env.nccl.value_or("");
-  row.step_ms = rounded(*median, 6);
+  row.step_ms = rounded(*step, 6);
   row.wall_ms = rounded(record.timing->wall_ms, 6);
   if (record.telemetry)
     row.clock_mhz = rounded(record.telemetry->sm_clock_mhz, 5),
     row.power_w = rounded(record.telemetry->power_w, 4);
   if (record.memory && record.memory->measured)
     row.peak_bytes = static_cast<double>(record.memory->measured->peak);
+  if (record.source) {
+    row.source = record.source->program.substr(0, kLongestName);
+    row.commit = record.source->version.value_or("").substr(0, kLongestName);
+    if (record.source->memory_bytes) row.peak_bytes = static_cast<double>(*record.source->memory_bytes);
+  }
   if (record.training) row.loss = rounded(trailing_mean(record.training->loss), 6);
   row.doubted = !speed_doubts(record).empty();
   row.ops = ops_of(record);

@@ -32,14 +32,14 @@ struct HistoryRow {
   std::string id;      ///< of the case
   std::string source;  ///< program whose log was imported; empty: measured by precbench
   int method = kMethodVersion;
-  std::string created;                              ///< ISO 8601, UTC, like Record::created
-  std::int64_t time = 0;                            ///< the same, in seconds since 1970
-  std::string commit;                               ///< first 12 digits; empty: unknown
-  bool dirty = false;                               ///< built with uncommitted changes
-  std::string machine;                              ///< machine_of(): GPU model, or model of the CPU
-  std::string board;                                ///< UUID of the GPU, else the host; empty: unknown
+  std::string created;    ///< ISO 8601, UTC, like Record::created
+  std::int64_t time = 0;  ///< the same, in seconds since 1970
+  std::string commit;     ///< first 12 digits, or the version of the source; empty: unknown
+  bool dirty = false;     ///< built with uncommitted changes
+  std::string machine;    ///< machine_of(): GPU model, or model of the CPU
+  std::string board;      ///< UUID of the GPU, else the host; empty: unknown
   std::string driver, cuda, cublaslt, cudnn, nccl;  ///< versions; empty: unknown
-  double step_ms = 0;                               ///< median
+  double step_ms = 0;                               ///< median; mean of an imported run
   OptionalNumber wall_ms, clock_mhz, power_w, peak_bytes, loss;
   bool doubted = false;     ///< the record doubts its own step times (speed_doubts())
   std::vector<double> ops;  ///< ms of a profiled step by kHistoryOps; empty: not profiled

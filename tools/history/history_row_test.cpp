@@ -60,6 +60,25 @@ TEST_CASE("history row: runs without a speed have none", "[history]") {
   CHECK_FALSE(history_row(study, defaults));
 }
 
+TEST_CASE("history row: an imported run keeps its program, version, mean step and memory", "[history]") {
+  Record record = samples::gpu_record("rowwise", 250);
+  record.method_version = kImportMethodVersion;
+  ImportSource& source = record.source.emplace();
+  source.program = "torchtitan", source.version = "0.2.1";
+  source.tokens_per_step = 65536, source.memory_bytes = 64000000000;
+  record.metrics->tokens_per_s = 32768;
+  record.env.git.reset();
+  const auto row = history_row(record, Json::object());
+  REQUIRE(row);
+  CHECK(row->step_ms == 2000);
+  CHECK(row->source == "torchtitan");
+  CHECK(row->commit == "0.2.1");
+  CHECK(*row->peak_bytes == 64000000000);
+  CHECK(parse_row(row_line(*row)).source == "torchtitan");
+  record.source->tokens_per_step.reset();
+  CHECK_FALSE(history_row(record, Json::object()));
+}
+
 TEST_CASE("history row: other versions and impossible values are refused with their key",
           "[history][hostile]") {
   CHECK(refusal(valid_row().dump()).empty());

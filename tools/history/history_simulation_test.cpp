@@ -193,6 +193,11 @@ TEST_CASE("history simulation: a step of 2% is named within 10 nights in 90%", "
   CHECK(usual.in_10 * 10 >= kSeries * 9);
   CHECK(usual.covered * 10 >= usual.in_30 * 8);
   CHECK(usual.exact * 2 >= usual.in_30);
+  // A young series names less, since it does not know its deviation well.
+  const Found young = planted(Noise::student_slow, 0.0042, 0.02, kSeries, 30, 1, dice);
+  CAPTURE(young.in_10, young.in_30);
+  CHECK(young.in_10 * 10 >= kSeries * 7);
+  CHECK(young.in_30 * 10 >= kSeries * 9);
   // Nothing is named where nothing was planted.
   CHECK(planted(Noise::student_slow, 0.0042, 0, kSeries, 60, 240, dice).in_30 == 0);
 }
