@@ -11,16 +11,16 @@ case ${1:-} in
   *) sed -n '2,5p' "$0" >&2; exit 2 ;;
 esac
 
-# The records as one folder. Predictions and baselines of check have no losses of their own; causes- are further forks of
-# runs that other files have (tools/trained/causes); fine-tuning
-# (tuned-, lora-) has the loss of answers alone.
+# The records as one folder. Predictions and baselines of check have no losses of their own; causes-smollm2- are further
+# forks on the text that deployment-smollm2 has (tools/trained/causes), except for those on prose. Fine-tuning (tuned-, lora-)
+# has the loss of answers alone.
 folder=out/law
 rm -rf "$folder"
 while read -r records; do
   mkdir -p "$(dirname "$folder/${records#results/}")"
   ln -s "$PWD/$records" "$folder/${records#results/}"
 done < <(git ls-files --cached --others --exclude-standard 'results/*.jsonl' 'results/*.jsonl.xz' |
-  grep -v -e ^results/predicted/ -e ^results/baseline/ -e /tuned- -e /lora- -e /causes-)
+  grep -v -e ^results/predicted/ -e ^results/baseline/ -e /tuned- -e /lora- -e '/causes-smollm2-\(base\|decay\|rewarm\|scales\)')
 build/precbench law --evidence "$folder" >"$folder/evidence.csv"
 if [ -n "$write" ]; then
   cp "$folder/evidence.csv" results/law/evidence.csv

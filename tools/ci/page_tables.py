@@ -167,9 +167,15 @@ def interval(values, digits=5):
     return f"{mean:.{digits}f} [{mean - half:.{digits}f}, {mean + half:.{digits}f}]"
 
 
+def excludes_zero(values):
+    return abs(statistics.mean(values)) > T_95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+
+
 def ratio(over, under):
     """Returns the ratio of two means with its 95% interval, as text: first order in the logarithm, degrees of freedom
-    of the smaller sample."""
+    of the smaller sample. "-" where the 95% interval of the first mean includes zero."""
+    if not excludes_zero(over):
+        return "-"
     error = math.hypot(*(statistics.stdev(values) / math.sqrt(len(values)) / statistics.mean(values)
                          for values in (over, under)))
     factor = math.exp(T_95[min(len(over), len(under)) - 1] * error)
@@ -178,8 +184,8 @@ def ratio(over, under):
 
 
 FORKS = "h100/age-15m.jsonl.xz"
-# Runs from scratch by steps, and the tokens per parameter of these.
-SCRATCH = {1453: ("h200/long-run-15m.jsonl.xz", 3), 4842: ("h200/long-run-15m.jsonl.xz", 10)}
+# Steps of runs from scratch that are compared with forks, their records, and the tokens per parameter of these steps.
+SCRATCH = [(1453, "h200/long-run-15m.jsonl.xz", 3), (1453, "h200/causes-scratch-15m.jsonl.xz", 3), (4842, "h200/long-run-15m.jsonl.xz", 10)]
 SCRATCH_RECIPES = ["tensorwise", "mxfp8_floor", "nvfp4_all"]  # nvfp4 ends in BF16, after other numbers of steps
 
 
@@ -193,19 +199,24 @@ def paired_differences(records, pair, mean_loss):
     return differences
 
 
+def forks_at(records, age):
+    """Returns the forks of a study that begin after `age` steps."""
+    return [one for one in records if (one.get("study", {}).get("part"), one.get("study", {}).get("age")) == ("fork", age)]
+
+
 def fork_and_scratch():
-    """One row per age and recipe: cost of forks at that age, and of runs from scratch after as many steps."""
+    """One row per age, records and recipe: cost of forks at that age, and of runs from scratch after as many steps."""
     forks, rows = lines(FORKS), []
-    for steps, (scratch, tokens) in SCRATCH.items():
-        of_age = [one for one in forks if (one["study"]["part"], one["study"]["age"]) == ("fork", steps)]
-        forked = paired_differences(of_age, lambda one: one["study"]["trunk"],
+    for steps, scratch, tokens in SCRATCH:
+        runs = lines(scratch)
+        forked = paired_differences(forks_at(forks, steps), lambda one: one["study"]["trunk"],
                                     lambda one: statistics.mean(one["training"]["loss"][75:]))
-        trained = paired_differences(lines(scratch), lambda one: one["case"]["seed"],
+        trained = paired_differences(runs, lambda one: one["case"]["seed"],
                                      lambda one: statistics.mean(one["training"]["loss"][steps - steps // 10:steps]))
         for recipe in SCRATCH_RECIPES:
-            rows.append([f"{tokens}", f"`{recipe}`", interval(forked[recipe]), interval(trained[recipe]),
-                         ratio(trained[recipe], forked[recipe])])
-    return table(["tokens per parameter", "recipe", "fork [95%]", "from scratch [95%]", "ratio [95%]"], rows)
+            rows.append([f"{tokens}", f"`{recipe}`", interval(forked[recipe]), f"{len(trained[recipe])} of {runs[0]['case']['steps']:,} steps",
+                         interval(trained[recipe]), ratio(trained[recipe], forked[recipe])])
+    return table(["tokens per parameter", "recipe", "fork [95%]", "runs from scratch", "from scratch [95%]", "ratio [95%]"], rows)
 
 
 # Rows of held_out_gaps: label, records, steps in BF16 before the forks.
@@ -214,22 +225,77 @@ BF16_STEPS = ([("60", "h200/deployment-smollm2.jsonl.xz", 60)] +
 DECAY = [("constant", "h200/deployment-smollm2.jsonl.xz", 60), ("to zero", "h200/causes-smollm2-decay.jsonl.xz", 60)]
 
 
+def reading(one, recipe):
+    """Returns the held-out loss of a run's final weights, read in a recipe; None if they were not read in it."""
+    return next((found["loss"] for found in one["training"]["evaluations"][-1]["readings"] if found["recipe"] == recipe), None)
+
+
+def served_gaps(records, pair):
+    """Returns, for runs or forks paired with BF16's by pair(record): BF16's held-out losses read in BF16, and by recipe and deployment
+    ("in BF16", "in the recipe", "raw") the loss gaps of the pairs."""
+    plain = [one for one in records if one["case"]["perturb"] == "none"]
+    bf16, gaps = {pair(one): one for one in plain if one["case"]["recipe"] == "bf16"}, {}
+    for one in plain:
+        recipe, partner = one["case"]["recipe"], bf16[pair(one)]
+        for served, ours, theirs in (("in BF16", "bf16", "bf16"), ("in the recipe", recipe, recipe), ("raw", recipe, "bf16")):
+            losses = reading(one, ours), reading(partner, theirs)
+            if recipe != "bf16" and None not in losses:
+                gaps.setdefault((recipe, served), []).append(losses[0] - losses[1])
+    return [reading(one, "bf16") for one in bf16.values()], gaps
+
+
 def held_out_gaps(first, rows, recipes):
     """One row per state that is forked: BF16's held-out loss, and for each recipe the loss gap served in BF16 and the raw gap."""
     table_rows = []
     for label, name, age in rows:
-        forks = [one for one in lines(name) if (one.get("study", {}).get("part"), one.get("study", {}).get("age")) == ("fork", age)]
-
-        def served(recipe_of):
-            """Returns the loss of a fork's weights read in recipe_of(its recipe)."""
-            return lambda one: next(reading["loss"] for reading in one["training"]["evaluations"][-1]["readings"]
-                                    if reading["recipe"] == recipe_of(one["case"]["recipe"]))
-        in_bf16, own = (paired_differences(forks, lambda one: one["study"]["trunk"], served(recipe_of))
-                        for recipe_of in (lambda _: "bf16", lambda recipe: recipe))
-        bf16 = [served(lambda _: "bf16")(one) for one in forks if (one["case"]["recipe"], one["case"]["perturb"]) == ("bf16", "none")]
+        bf16, gaps = served_gaps(forks_at(lines(name), age), lambda one: one["study"]["trunk"])
         table_rows.append([label, f"{statistics.mean(bf16):.3f}",
-                           *(interval(gaps[recipe], 4) for recipe in recipes for gaps in (in_bf16, own))])
+                           *(interval(gaps[recipe, served], 4) for recipe in recipes for served in ("in BF16", "raw"))])
     return table([first, "held-out loss of BF16"] + [f"`{recipe}`, {gap} [95%]" for recipe in recipes for gap in ("in BF16", "raw")], table_rows)
+
+
+BASES = [("as trained", "as-is"), ("rounded to Q8_0", "q8_0"), ("rounded to Q4_1", "q4_1")]
+
+
+def base_precision():
+    """One row per base: BF16's held-out loss when it is read, after the steps in BF16 and after the forks, and the loss gaps."""
+    rows = []
+    for label, name in BASES:
+        records = lines(f"h200/causes-smollm2-base-{name}.jsonl.xz")
+        last = lambda one: one["training"]["evaluations"][-1]["loss"]
+        base = [last(one) for one in records if not one.get("study")]
+        trunks = [last(one) for one in records if one.get("study", {}).get("part") == "trunk"]
+        bf16, gaps = served_gaps(forks_at(records, 60), lambda one: one["study"]["trunk"])
+        rows.append([label, *(f"{statistics.mean(losses):.4f}" for losses in (base, trunks, bf16)),
+                     *(interval(gaps[key], 4) for key in (("rowwise", "in BF16"), ("rowwise", "in the recipe"), ("rowwise", "raw"),
+                                                          ("rowwise_e5m2", "in BF16")))])
+    return table(["base", "loss of BF16: base", "after 60 steps", "after the forks", "`rowwise`, in BF16 [95%]", "`rowwise`, in the recipe [95%]",
+                  "`rowwise`, raw [95%]", "`rowwise_e5m2`, in BF16 [95%]"], rows)
+
+
+TEXTS = [("documentation", "h200/deployment-smollm2.jsonl.xz"), ("prose", "h200/causes-smollm2-prose.jsonl.xz")]
+
+
+def two_texts():
+    """One row per recipe that both studies have: loss gap by deployment and text."""
+    found = {text: served_gaps(forks_at(lines(name), 60), lambda one: one["study"]["trunk"])[1] for text, name in TEXTS}
+    gaps = list(found.values())
+    rows = []
+    for recipe in sorted({recipe for recipe, _ in gaps[0]} & {recipe for recipe, _ in gaps[1]} - {"rowwise_e4m1"}):
+        rows.append([f"`{recipe}`", *(interval(own[recipe, served], 4) if (recipe, served) in own else "-"
+                                      for served in ("in BF16", "in the recipe", "raw") for own in gaps)])
+    return table(["recipe"] + [f"{served}, {text}" for served in ("in BF16", "in the recipe", "raw") for text in found], rows)
+
+
+def served_from_scratch():
+    """One row per recipe: held-out loss gap of forks and of runs from scratch, by deployment."""
+    scratch = served_gaps(lines("h200/causes-scratch-15m.jsonl.xz"), lambda one: one["case"]["seed"])[1]
+    forked = paired_differences([one for one in forks_at(lines(FORKS), 1453) if one["case"]["recipe"] in ("bf16", *SCRATCH_RECIPES)],
+                                lambda one: one["study"]["trunk"],
+                                lambda one: one["training"]["evaluations"][-1]["bf16_loss" if one["case"]["recipe"] != "bf16" else "loss"])
+    return table(["recipe", "forks, in BF16 [95%]"] + [f"from scratch, {served} [95%]" for served in ("in BF16", "in the recipe", "raw")],
+                 [[f"`{recipe}`", interval(forked[recipe]), *(interval(scratch[recipe, served]) for served in ("in BF16", "in the recipe", "raw"))]
+                  for recipe in SCRATCH_RECIPES])
 
 
 SCALES = ["bf16", "tensor", "delayed", "row", "1x128"]
@@ -271,5 +337,6 @@ TABLES = {"causes-bf16-steps": lambda: held_out_gaps("steps in BF16", BF16_STEPS
           "beside-pytorch": beside_pytorch, "beside-pytorch-h100": lambda: beside_pytorch("h100/beside-pytorch"),
           "beside-pytorch-families": lambda: beside_pytorch("h100/beside-pytorch-families"),
           "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"), "fsdp2": fsdp2, "sizes": sizes,
+          "causes-base": base_precision, "causes-texts": two_texts, "causes-scratch": served_from_scratch,
           "fork-and-scratch": fork_and_scratch, "age-law": age_law,
           "kernel-ops": kernel_ops, "grouped-cublaslt": grouped_cublaslt}

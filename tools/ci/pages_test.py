@@ -10,6 +10,7 @@ import unittest
 import check_losses
 import check_outputs
 import house
+import page_tables
 import prediction_tables
 import profile_table
 from check_links import anchors, fault
@@ -76,6 +77,24 @@ class Predictions(unittest.TestCase):
                 self.assertTrue((folder / "pytorch.ndjson").exists())
                 files = [path for path in folder.iterdir() if ".jsonl" in path.name]
                 self.assertIn(row["id"], {record["id"] for path in files for record in prediction_tables.lines(path)})
+
+
+class LossGaps(unittest.TestCase):
+    def test_a_ratio_needs_a_resolved_gap(self):
+        forks = [0.0010, 0.0011, 0.0012]
+        self.assertEqual(page_tables.ratio([-0.002, 0.001, 0.002], forks), "-")
+        self.assertTrue(page_tables.ratio([0.0030, 0.0033, 0.0036], forks).startswith("3.0 ["))
+
+    def test_served_gaps_pair_runs_with_bf16_of_the_same_seed(self):
+        def run(recipe, seed, perturb="none", **readings):
+            return {"case": {"recipe": recipe, "seed": seed, "perturb": perturb}, "training":
+                    {"evaluations": [{"readings": [{"recipe": name, "loss": loss} for name, loss in readings.items()]}]}}
+        runs = [run("bf16", 1, bf16=2.0, mxfp8=2.5), run("bf16", 2, bf16=3.0, mxfp8=3.5), run("bf16", 1, "ulp", bf16=9.0, mxfp8=9.0),
+                run("mxfp8", 2, bf16=3.25, mxfp8=3.375), run("mxfp8", 1, bf16=2.125, mxfp8=2.375), run("rowwise", 1, bf16=2.5, rowwise=2.75)]
+        bf16, gaps = page_tables.served_gaps(runs, lambda one: one["case"]["seed"])
+        self.assertEqual(bf16, [2.0, 3.0])
+        self.assertEqual(gaps, {("mxfp8", "in BF16"): [0.25, 0.125], ("mxfp8", "in the recipe"): [-0.125, -0.125],
+                                ("mxfp8", "raw"): [0.375, 0.375], ("rowwise", "in BF16"): [0.5], ("rowwise", "raw"): [0.75]})
 
 
 class Tables(unittest.TestCase):
