@@ -56,7 +56,7 @@ TEST_CASE("advise: committed rows are the committed speeds", "[advise]") {
 }
 
 TEST_CASE("advise: --stack decides by that stack's speed, with ours beside it", "[advise][stack]") {
-  const std::string question = "--model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T";
+  const std::string question = "--model llama3.1-8b --gpus 8 --gpu h100 --tokens 2T";
   const Json ours = advise_json(question), theirs = advise_json(question + " --stack pytorch");
   const Json *own = row_of(ours, "tensorwise"), *row = row_of(theirs, "tensorwise");
   REQUIRE((own && row));
@@ -312,11 +312,11 @@ TEST_CASE("advise: the answer stands in 12 lines of 80 columns", "[advise]") {
 
 TEST_CASE("advise: the answer names a recipe with the higher mean, and notes only what the tables have",
           "[advise]") {
-  const std::string close = advise("--model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T").text;
+  const std::string close = advise("--model llama3.1-8b --gpus 8 --gpu h100 --tokens 2T").text;
   INFO(close);
   CHECK(contains(close, "Chosen by its low end; tensorwise has the highest mean: 1."));
   CHECK_FALSE(contains(close, "young models:"));
-  CHECK(contains(close, "parameters at 125 tokens"));
+  CHECK(contains(close, "parameters at 249 tokens"));
   CHECK(contains(advise("--model qwen3-30b-a3b --gpus 8 --gpu h100 --tokens 1T").text, "active parameters"));
   CHECK(contains(advise("--model llama3.1-8b --gpus 8 --gpu h100 --tokens 15T").text,
                  "\nRisk: The run takes more than a year."));
