@@ -29,10 +29,10 @@ struct ImportSource {
   std::optional<std::string> convention;
   /// Values that the log states in a convention of its own: fraction, and TFLOP/s per GPU. Null: not stated.
   std::optional<double> claimed_mfu, claimed_tflops;
-  std::string loss = "step";                ///< kind of training.loss: step, window (mean) or ema
-  std::optional<std::string> memory;        ///< kind of memory_bytes: allocated, reserved or driver
+  std::string loss = "step";                 ///< kind of training.loss: step, window (mean) or ema
+  std::optional<std::string> memory;         ///< kind of memory_bytes: allocated, reserved or driver
   std::optional<std::int64_t> memory_bytes;  ///< highest, on the rank that the log shows
-  std::vector<std::int64_t> steps;          ///< step of each entry of training.loss, ascending
+  std::vector<std::int64_t> steps;           ///< step of each entry of training.loss, ascending
 };
 
 }  // namespace precbench

@@ -200,7 +200,9 @@ std::optional<double> pooled_relative_iqr(const Row& row) {
 void aggregate(Row& row, const BestRates& best) {
   if (row.status != Status::ok) return;
   row.tokens_per_s = median(gather_metric(row, &Metrics::tokens_per_s));
-  if (row.tokens_per_s) row.relative_iqr = pooled_relative_iqr(row);
+  // Lines of a log that average over several steps say nothing about the spread of steps.
+  const auto& source = row.record().source;
+  if (row.tokens_per_s && !(source && source->window_steps > 1)) row.relative_iqr = pooled_relative_iqr(row);
   row.tflops_per_gpu = median(gather_metric(row, &Metrics::tflops_per_gpu));
   row.mfu_bf16 = median(gather_metric(row, &Metrics::mfu_bf16));
   row.sol = median(gather_metric(row, &Metrics::sol));
@@ -347,8 +349,10 @@ Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy b
   SharedRows alike;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Record& record = records[i]->record;
-    const std::optional<ExecutionPath> path =
-        record.support ? std::optional(record.support->path()) : std::nullopt;
+    // An imported speed is that of whatever ran.
+    const std::optional<ExecutionPath> path = record.source    ? std::optional(ExecutionPath::native)
+                                              : record.support ? std::optional(record.support->path())
+                                                               : std::nullopt;
     const auto start_row = [&] {
       Group& group = groups[places(group_by, i)];
       Json own = fields_of(*records[i], workloads);

@@ -347,6 +347,9 @@ GateRules rules_of(const CheckOptions& options) {
 int check(const CheckOptions& options, const RerunCommand& command) {
   const GateRules rules = rules_of(options);
   const RerunCommand rerun = [&](const nlohmann::ordered_json& fields) {
+    if (fields.contains("source"))  // of another program, which we cannot run
+      return fmt::format("precbench import LOG --recipe {} --out {}", shell_quoted(fields.value("recipe", "")),
+                         shell_path(folder_to_run_again(options.paths)));
     return command(fields) + " --out " + shell_path(folder_to_run_again(options.paths));
   };
   check_stream(options);

@@ -66,6 +66,7 @@ SpeedSample speed_sample(const Record& record, const Record& baseline) {
   sample.between_ms = between_steps_ms(*record.timing);
   if (record.env.gpu) sample.power_limit_w = record.env.gpu->power_limit;
   sample.on_cpu = !record.env.gpu;
+  sample.imported = record.source.has_value();
   sample.busy = busy_reason(record, baseline);
   return sample;
 }
@@ -150,7 +151,14 @@ std::vector<std::optional<MetricResult>> gate_speeds(const std::vector<Match>& m
   return results;
 }
 
+/// Returns the kind of an imported record's memory; empty for own records and without one.
+std::string memory_kind(const Record& record) {
+  return record.source && record.source->memory_bytes ? record.source->memory.value_or("") : "";
+}
+
 std::optional<double> peak_of(const Record& record) {
+  if (record.status == Status::ok && record.source && record.source->memory_bytes.value_or(0) > 0)
+    return static_cast<double>(*record.source->memory_bytes);
   if (record.status != Status::ok || !record.memory || !record.memory->measured ||
       record.memory->measured->peak <= 0)
     return std::nullopt;
@@ -164,7 +172,12 @@ std::optional<MetricResult> gate_memory(const Match& match, double tolerance, co
     notes.add(fmt::format("{}: memory not judged: neither side has a measured peak", label));
     return std::nullopt;
   }
-  MetricResult result{kMemory, "bytes"};
+  const std::string was_kind = memory_kind(match.baseline->record), is_kind = memory_kind(match.current->record);
+  MetricResult result{was_kind.empty() ? kMemory : was_kind + " memory", "bytes"};
+  if (was && is && was_kind != is_kind) {
+    notes.add(fmt::format("{}: memory not judged: {} in the baseline, {} in this run", label, was_kind, is_kind));
+    return std::nullopt;
+  }
   result.baseline = was;
   result.current = is;
   result.tolerance = tolerance;

@@ -37,6 +37,9 @@
 // that the program draws. A run that is NOISY because of its clock may then be slowed by the program itself;
 // the reason says so.
 //
+// Imported records (results/record/import_source.h) are judged like measured ones, against imports of the same source, model,
+// recipe, GPU and window alone: their method version and the fields of their case differ from all others.
+//
 // Emulated recipes have no speed to judge. On the CPU device speed is not judged for another CPU model,
 // another number of threads, or threads with other CPUs (affinity mask, CPU quota).
 //
@@ -177,6 +180,7 @@ struct SpeedSample {
   std::optional<double> power_limit_w{};
   std::optional<double> between_ms{};  ///< between_steps_ms (results/record/host_time.h)
   bool on_cpu = false;                 ///< measured on the CPU device
+  bool imported = false;               ///< lines of another program's log
   std::string busy{};  ///< reason to call the machine busy during the run (busy_reason); empty: it was not
 };
 /// Speeds of a case: its records in the baseline, at least one, in the order of acceptance; and this run's.

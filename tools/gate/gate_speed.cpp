@@ -85,6 +85,7 @@ bool clock_follows_power(const SpeedSample& baseline, const SpeedSample& current
 
 /// Returns how to get more samples. A fixed number of steps ignores the time limit and is part of the case.
 const char* remedy(const SpeedSample& fewer) {
+  if (fewer.imported) return "import a longer log, or one with more lines";
   return fewer.stop_reason == StopReason::fixed_steps
              ? "raise --steps, or leave it out, and --accept a new baseline"
              : "raise --time-limit";

@@ -98,6 +98,7 @@ void compare_schema_1(WorkComparison& comparison, const LocatedRecord& baseline,
 }  // namespace
 
 std::optional<ExecutionPath> path_of(const Record& record) {
+  if (record.source) return ExecutionPath::native;  // whatever ran has a speed
   return record.support ? std::optional(record.support->path()) : std::nullopt;
 }
 

@@ -22,8 +22,10 @@
 #include "bench/study/study_settings.h"
 #include "results/record/record.h"
 #include "tools/gate/check_command.h"
+#include "tools/import/import_command.h"
 #include "tools/program/advise_program.h"
 #include "tools/program/explain_program.h"
+#include "tools/program/import_program.h"
 #include "tools/program/law_program.h"
 #include "tools/program/rates_program.h"
 #include "tools/report/report_cli.h"
@@ -66,6 +68,7 @@ int run_program(int argc, char** argv) {
   DoctorCommand doctor_command;
   PredictCommand predict_command;
   PlanCommand plan_command;
+  ImportOptions import_options;
   RatesCommand rates_command;
   LawCommand law_command;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
@@ -80,6 +83,7 @@ int run_program(int argc, char** argv) {
   CLI::App* doctor_sub = add_doctor_command(app, doctor_command);
   CLI::App* predict_sub = add_predict_command(app, predict_command);
   CLI::App* plan_sub = add_plan_command(app, plan_command);
+  CLI::App* import_sub = add_import_command(app, import_options);
   CLI::App* rates_sub = add_rates_command(app, rates_command);
   CLI::App* law_sub = add_law_command(app, law_command);
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
@@ -113,6 +117,7 @@ int run_program(int argc, char** argv) {
     if (*doctor_sub) return doctor(doctor_command);
     if (*predict_sub) return predict(predict_command);
     if (*plan_sub) return plan_layouts(plan_command);
+    if (*import_sub) return import_logs(import_options, import_host());
     if (*rates_sub) return rates(rates_command);
     if (*law_sub) return law(law_command);
     return child_main(  // run-case

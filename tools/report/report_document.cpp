@@ -54,6 +54,7 @@ constexpr NamedSections kSections[] = {
     {"summary", always, once<summary_section>},
     {"problems", always, once<problems_section>},
     {"speed", never, of_each_machine<speed_section>},
+    {"imports", always, of_each_machine<imports_section>},
     {"scaling", never, of_each_machine<scaling_section>},
     {"predicted", never, of_each_machine<predicted_section>},
     {"memory", never, of_each_machine<memory_section>},

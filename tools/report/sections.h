@@ -63,6 +63,8 @@ Section summary_section(const ReportInput& input);
 Section speed_section(const ReportInput& input, const MachineRecords& machine);
 Section scaling_section(const ReportInput& input, const MachineRecords& machine);
 Section predicted_section(const ReportInput& input, const MachineRecords& machine);
+/// Returns the imported runs: whose log they come from, and what it claims beside what its numbers give.
+Section imports_section(const ReportInput& input, const MachineRecords& machine);
 Section memory_section(const ReportInput& input, const MachineRecords& machine);
 Section time_section(const ReportInput& input, const MachineRecords& machine);
 Section experts_section(const ReportInput& input, const MachineRecords& machine);

@@ -1,0 +1,143 @@
+// The command line: what it prints, writes and refuses, and that check and report take the records.
+#include "tools/import/import_command.h"
+
+#include "kernels/testing/catch.h"
+#include "kernels/testing/processes.h"
+#include "kernels/testing/temp_directory.h"
+#include "kernels/testing/text_checks.h"
+#include "results/record/record_file.h"
+#include "results/record/record_samples.h"
+#include "tools/gate/gate.h"
+#include "tools/import/import_testing.h"
+
+using namespace precbench;
+using namespace precbench::import_testing;
+
+namespace {
+
+Answer precbench_says(const std::string& arguments) {
+  return output_of("COLUMNS=1000 " PRECBENCH_BINARY_DIR "/precbench " + arguments);
+}
+
+/// Returns a baseline's record set: runs of one unchanged program, each a little faster or slower as a whole.
+RecordSet repeats(const std::vector<double>& factors, const std::string& name = "mxfp8") {
+  RecordSet set;
+  ImportValues given;
+  given.recipe = name;
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    TorchtitanLines lines;
+    lines.tps = {1200, 5900};
+    for (int line = 0; line < 12; ++line)
+      lines.tps.push_back(factors[i] * (6500 + 15 * ((7 * line) % 5 - 2)));
+    Record record = *imported(torchtitan_log(lines), given).record;
+    record.created = fmt::format("2026-03-0{}T10:00:00Z", i + 1);
+    set.records.push_back({record, {"f", i + 1}});
+  }
+  return set;
+}
+
+GateVerdict speed_of(const RecordSet& baseline, double factor, const std::string& name = "mxfp8") {
+  RecordSet run = repeats({factor}, name);
+  run.records[0].record.created = "2026-04-01T10:00:00Z";
+  const GateResult result = judge(baseline, run, {});
+  REQUIRE(result.cases.size() == 1);
+  for (const MetricResult& metric : result.cases[0].metrics)
+    if (metric.metric == "tokens/s") {
+      INFO(metric.reason);
+      return metric.verdict;
+    }
+  return GateVerdict::missing;
+}
+
+}  // namespace
+
+TEST_CASE("check: an imported run 5% slower is SLOWER against its own source, and a rerun is not",
+          "[import]") {
+  const RecordSet baseline = repeats({1, 1.003, 0.998, 1.001});
+  CHECK(speed_of(baseline, 0.95) == GateVerdict::slower);
+  CHECK(speed_of(baseline, 1.002) == GateVerdict::pass);
+  CHECK(speed_of(baseline, 0.999) == GateVerdict::pass);
+}
+
+TEST_CASE("check: imports are compared with imports of the same source, recipe and window alone",
+          "[import]") {
+  const RecordSet baseline = repeats({1, 1.003, 0.998});
+  CHECK(speed_of(baseline, 1, "bf16") == GateVerdict::missing);
+  RecordSet measured = samples::set_of({samples::gpu_record("mxfp8", 250)});
+  CHECK(contains(refusal_of([&] { judge(measured, baseline, {}); }), "method version"));
+  CHECK(contains(refusal_of([&] { judge(baseline, measured, {}); }), "method version"));
+  RecordSet other = repeats({1});
+  for (const char* const field : {"source", "window_steps", "seq", "model"}) {
+    RecordSet changed = repeats({1});
+    Record& record = changed.records[0].record;
+    record.case_fields[field] = record.case_fields.at(field).is_number() ? nlohmann::ordered_json(77)
+                                                                         : nlohmann::ordered_json("other");
+    record.id = "other";
+    const GateResult result = judge(baseline, changed, {});
+    INFO(field);
+    CHECK(result.cases.at(0).verdict() == GateVerdict::missing);
+  }
+}
+
+TEST_CASE("check: memory of an import is judged by its kind", "[import]") {
+  const RecordSet baseline = repeats({1, 1.003, 0.998});
+  RecordSet run = repeats({1});
+  run.records[0].record.created = "2026-04-01T10:00:00Z";
+  *run.records[0].record.source->memory_bytes += *run.records[0].record.source->memory_bytes / 20;
+  const auto metric = [&](const RecordSet& current) {
+    const GateResult result = judge(baseline, current, {});
+    for (const MetricResult& one : result.cases.at(0).metrics)
+      if (one.metric == "reserved memory") return one.verdict;
+    return GateVerdict::missing;
+  };
+  CHECK(metric(run) == GateVerdict::bigger);
+  run.records[0].record.source->memory = "allocated";
+  CHECK(metric(run) == GateVerdict::missing);
+}
+
+TEST_CASE("import: writes records that report and check read, once for each run of a log", "[import]") {
+  const TempDirectory scratch;
+  const std::string bf16 = scratch.write("bf16.log", torchtitan_log());
+  const std::string mxfp8 =
+      scratch.write("mxfp8.log", torchtitan_log({.tps = {1200, 7000, 8000, 8010, 7990, 8005, 7995, 8000}}));
+  const std::string out = scratch / "out";
+  const auto first = precbench_says("import " + bf16 + " " + mxfp8 + " --recipe bf16,mxfp8 --out " + out);
+  INFO(first.text);
+  CHECK(first.status == 0);
+  CHECK(contains(first.text, "torchtitan log: 8 step lines, 5 header lines, 0 not understood"));
+  CHECK(contains(first.text, "llama3.1-8b: 8,030,261,248 parameters and FLOPs/token agree"));
+  const auto again = precbench_says("import " + bf16 + " --recipe bf16 --out " + out);
+  CHECK(contains(again.text, "already in"));
+  CHECK(read_records({out}).records.size() == 2);
+  const auto report = precbench_says("report " + out);
+  INFO(report.text);
+  CHECK(report.status == 0);
+  CHECK(contains(report.text, "Imported runs"));
+  CHECK(contains(report.text, "from logs of torchtitan, not measured by precbench"));
+  CHECK(contains(report.text, "1.23x"));
+  CHECK(contains(report.text, "attention in full"));
+  const std::string baseline = scratch / "baseline.jsonl";
+  CHECK(precbench_says("check --baseline " + baseline + " " + out + " --accept").status == 0);
+  const auto check = precbench_says("check --baseline " + baseline + " " + out + " --tokens-per-s 50%");
+  INFO(check.text);
+  CHECK(contains(check.text, "reserved memory"));
+  CHECK(contains(precbench_says("import " + baseline).text, "these are records of precbench"));
+}
+
+TEST_CASE("import: exit status tells lacking values, unknown text and bad flags apart", "[import]") {
+  const TempDirectory scratch;
+  const std::string log = scratch.write("run.log", torchtitan_log());
+  const auto lacks = precbench_says("import " + log);
+  CHECK(lacks.status == 1);
+  CHECK(contains(lacks.text, "the log does not say recipe (--recipe)"));
+  const auto unknown =
+      precbench_says("import " + scratch.write("other.txt", "hello\n\x1b[2J\x1b]0;title\x07\n"));
+  CHECK(unknown.status == 3);
+  CHECK_FALSE(contains(unknown.text, "\x1b"));
+  for (const char* const flags : {"--recipe a,b,c", "--seq 0", "--as tensorboard", "--gpus 8 --recipe bf16",
+                                  "--gpu abacus", "--model nothing"}) {
+    INFO(flags);
+    CHECK(precbench_says("import " + log + " " + flags).status == 2);
+  }
+  CHECK(precbench_says("import " + scratch / "absent.log").status == 2);
+}
