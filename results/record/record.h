@@ -16,6 +16,7 @@
 #include "results/record/fidelity_record.h"
 #include "results/record/import_source.h"
 #include "results/record/optional_number.h"
+#include "results/record/optional_part.h"
 #include "results/record/sensitivity_record.h"
 #include "results/record/study_place.h"
 
@@ -408,7 +409,7 @@ struct Record {
   std::optional<FlowRecord> flow;  ///< null if no recipe of the case supports flow
   /// Not null for a record read from another program's log. Its definition is then null, its method version
   /// kImportMethodVersion, and series have an entry per line of the log.
-  std::optional<ImportSource> source;
+  OptionalPart<ImportSource> source;
 };
 
 /// Returns true if a field of a case determines the measured work. The others control what is saved, how long

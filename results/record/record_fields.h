@@ -320,5 +320,7 @@ template <class T>
 inline constexpr bool kIsOptional = std::is_same_v<T, OptionalNumber>;
 template <class T>
 inline constexpr bool kIsOptional<std::optional<T>> = true;
+template <class T>
+inline constexpr bool kIsOptional<OptionalPart<T>> = true;
 
 }  // namespace precbench
