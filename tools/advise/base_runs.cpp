@@ -87,9 +87,12 @@ void add_records(std::vector<BaseRun>& runs, const std::string& path) {
     const Record& record = located.record;
     if (!is_base(record)) continue;
     BaseRun run{located.origin.text(), {}, record.training->loss, record.training->lr};
+    // An imported record has the losses of some steps.
+    const bool some = record.source && record.source->steps.size() == run.loss.size();
+    if (record.source && !some) continue;
     for (std::size_t i = 0; i < run.loss.size(); ++i)
       run.tokens.push_back(static_cast<double>(*record.training->tokens_per_step) *
-                           static_cast<double>(i + 1));
+                           static_cast<double>(some ? record.source->steps[i] : static_cast<std::int64_t>(i + 1)));
     if (run.rate.size() != run.loss.size()) run.rate.clear();
     runs.push_back(std::move(run));
   }

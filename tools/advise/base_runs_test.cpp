@@ -61,6 +61,15 @@ TEST_CASE("read_base_runs: records give their BF16 runs that are no forks", "[ad
   CHECK(packed[0].loss == runs[0].loss);
 }
 
+TEST_CASE("read_base_runs: an imported run has the tokens of the steps that its log shows", "[advise]") {
+  const TempDirectory folder;
+  const std::string path = folder / "records.jsonl";
+  append_record(path, samples::imported_record("bf16", 250));
+  const auto runs = read_base_runs({path});
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].tokens == std::vector<double>{65536, 655360, 1310720, 1966080, 2621440, 3276800, 3932160});
+}
+
 TEST_CASE("read_base_runs: bad files are refused in one line", "[advise]") {
   const TempDirectory folder;
   CHECK(contains(refusal(folder / "none.csv"), "none.csv: no such file"));

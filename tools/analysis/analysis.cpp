@@ -234,7 +234,8 @@ void compare(Row& row, const Row& baseline, const SeedPairs& pairs) {
   std::vector<double> deltas;
   for (const LocatedRecord* mine : row.members) {
     const LocatedRecord* theirs = pairs.of(*mine);
-    if (!theirs || !mine->record.training) continue;
+    // Losses of imported runs are by lines of a log, and import judges them.
+    if (!theirs || !mine->record.training || mine->record.source) continue;
     const std::vector<double>&a = mine->record.training->loss, &b = theirs->record.training->loss;
     const auto ends = trailing_means_at_equal_steps(a, b);
     if (!ends) continue;

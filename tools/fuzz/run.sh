@@ -40,6 +40,7 @@ fuzz() {
     record | report | check) longest=65536 seeds=(tools/fuzz/corpus/records) ;;
     history) longest=65536 seeds+=(tools/fuzz/corpus/records) ;;
     trace) longest=65536 ;;
+    import) longest=16384 ;;
     sweep_file | recipe) seeds+=(bench/sweeps) ;;
   esac
   mkdir -p "build-fuzz/corpus/$target"

@@ -124,6 +124,14 @@ std::optional<std::string> difference_in_work(const LocatedRecord& baseline, con
                        is.flops ? std::optional(is.flops->per_token) : std::nullopt);
   static const Training kUnknown;
   if (was.training) compare_training(comparison, *was.training, is.training ? *is.training : kUnknown);
+  if (was.source && is.source) {
+    // Losses are compared line by line.
+    const auto &before = was.source->steps, &now = is.source->steps;
+    const auto [a, b] = std::mismatch(before.begin(), before.begin() + std::min(before.size(), now.size()), now.begin());
+    if (a != before.end() && b != now.end())
+      comparison.texts(fmt::format("source.steps of line {}", a - before.begin() + 1), std::to_string(*a), std::to_string(*b));
+    comparison.texts("source.loss", was.source->loss, is.source->loss);
+  }
   if (was.id != is.id) compare_schema_1(comparison, baseline, current);
   return comparison.found;
 }

@@ -2,20 +2,29 @@
 #include "tools/import/import_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/parse_number.h"
 #include "kernels/base/plural.h"
 #include "results/record/line_reader.h"
 #include "results/record/printable.h"
 #include "results/record/record_file.h"
+#include "results/text/lines.h"
+#include "results/text/screen.h"
+#include "tools/analysis/equivalence.h"
+#include "tools/gate/gate_noise.h"
 #include "tools/import/line_scan.h"
+#include "tools/import/loss_verdict.h"
 #include "tools/import/read_log.h"
+#include "tools/import/samples_to_target.h"
 #include "tools/text/write_file.h"
 
 namespace precbench {
@@ -87,75 +96,134 @@ struct Output {
   }
   /// Returns what was done with the record.
   std::string add(const Record& record) {
-    if (file.empty()) return "";
-    if (is_known(known, record)) return fmt::format("already in {}", printable(file));
+    if (file.empty()) {
+      known.records.push_back({record, {"", known.records.size() + 1}});
+      return "";
+    }
+    if (is_known(known, record)) return "already in " + file;
     append_record(file, record);
     known.records.push_back({record, {file, known.records.size() + 1}});
-    return fmt::format("record {} in {}", record.id, printable(file));
+    return fmt::format("record {} in {}", record.id, file);
   }
 };
 
+/// Parses "5%" as 0.05.
+double tolerated_share(const std::string& text) {
+  const std::string number = text.ends_with('%') ? text.substr(0, text.size() - 1) : "";
+  const auto percent = parse_number<double>(number);
+  if (!percent || !(*percent > 0 && *percent <= 100))
+    throw InvalidInput(fmt::format("--tolerance: \"{}\" is not a percentage above 0% and up to 100%", text));
+  return *percent / 100;
+}
+
+/// Prints the verdicts on the losses of all arms beside the reference.
+void print_losses(const RecordSet& records, const ImportOptions& options, double tolerance,
+                  const Screen& screen) {
+  for (const ArmGroup& group : arm_groups(records, options.reference)) {
+    if (!group.has_reference || group.arms.size() < 2) continue;
+    fmt::print("{}", paragraph(group.name + ":", screen));
+    for (std::size_t i = 1; i < group.arms.size(); ++i) {
+      const RunArm& arm = group.arms[i];
+      std::vector<std::string> lines = loss_sentences(
+          judge_losses(group.arms.front(), arm, kMatchedLoss, prior_of(NoiseKind::gpu_loss).sd));
+      if (options.target_loss)
+        for (std::string& line : target_sentences(group, arm, *options.target_loss, tolerance))
+          lines.push_back(std::move(line));
+      for (const std::string& line : lines) fmt::print("{}", indented_line(line, screen));
+    }
+  }
+}
+
 /// Prints how a log was read, and returns kNothingRecognised or kImported.
-int print_log(const std::string& name, const LogFile& log) {
+int print_log(const std::string& name, const LogFile& log, const Screen& screen) {
   if (!log.format) {
     const std::string what =
         log.looks_like.empty() ? "no line of a step is recognised" : "these are " + log.looks_like;
-    fmt::print("{}: {}{}\n", printable(name), what,
-               log.lines.first_skipped.empty()
-                   ? ""
-                   : fmt::format("; the first line that is not: {}", log.lines.first_skipped));
+    const std::string first = log.lines.first_skipped.empty()
+                                  ? ""
+                                  : fmt::format("; the first line that is not: {}", log.lines.first_skipped);
+    fmt::print("{}", paragraph(fmt::format("{}: {}{}", name, what, first), screen));
     return kNothingRecognised;
   }
-  fmt::print("{}: {} log: {} step {}, {} header {}, {} not understood{}{}\n", printable(name),
-             log.format->name, log.lines.used, log.lines.used == 1 ? "line" : "lines", log.lines.header,
-             log.lines.header == 1 ? "line" : "lines", log.lines.skipped,
-             log.lines.first_skipped.empty() ? "" : fmt::format(" (first: {})", log.lines.first_skipped),
-             log.cut ? "; the last line has no end and is left out if it may be incomplete" : "");
+  const auto lines = [](std::int64_t count, const char* kind) {
+    return fmt::format("{} {} {}", count, kind, count == 1 ? "line" : "lines");
+  };
+  const std::string first =
+      log.lines.first_skipped.empty() ? "" : fmt::format(" (first: {})", log.lines.first_skipped);
+  const char* const cut = log.cut ? "; the last line has no end and is left out if it may be incomplete" : "";
+  fmt::print("{}", paragraph(fmt::format("{}: {} log: {}, {}, {} not understood{}{}", name, log.format->name,
+                                         lines(log.lines.used, "step"), lines(log.lines.header, "header"),
+                                         log.lines.skipped, first, cut),
+                             screen));
   return kImported;
+}
+
+/// Logs with their runs.
+struct ReadLogs {
+  std::vector<LogFile> logs;
+  std::vector<ImportedRun> runs;  ///< of all logs, in order
+};
+
+ReadLogs read_logs(const ImportOptions& options, const LogFormat* format, const ImportHost& host) {
+  ReadLogs read;
+  std::vector<std::string> written;
+  std::size_t runs = 0;
+  for (const std::string& path : options.paths) {
+    written.push_back(written_at(path));
+    read.logs.push_back(read_log(path, format));
+    runs += read.logs.back().runs.size();
+  }
+  ImportValues given;
+  if (!options.model.empty()) given.model = options.model;
+  if (!options.gpu.empty()) given.gpu = options.gpu;
+  given.seq = options.seq, given.global_batch = options.global_batch, given.gpus = options.gpus;
+  for (std::size_t i = 0; i < read.logs.size(); ++i)
+    for (std::size_t number = 1; number <= read.logs[i].runs.size(); ++number) {
+      given.recipe = value_of_run("--recipe", options.recipes, read.runs.size(), runs);
+      given.seed = value_of_run("--seed", options.seeds, read.runs.size(), runs);
+      read.runs.push_back(import_run(read.logs[i], number, given, host, written[i]));
+    }
+  return read;
 }
 
 }  // namespace
 
 int import_logs(const ImportOptions& options, const ImportHost& host) {
   check_counts(options);
-  const LogFormat* const format = options.format.empty() ? nullptr : &find_log_format(options.format);
-  std::vector<LogFile> logs;
-  std::vector<std::string> written;
-  std::size_t runs = 0;
-  for (const std::string& path : options.paths) {
-    written.push_back(written_at(path));
-    logs.push_back(read_log(path, format));
-    runs += logs.back().runs.size();
-  }
-  ImportValues given;
-  if (!options.model.empty()) given.model = options.model;
-  if (!options.gpu.empty()) given.gpu = options.gpu;
-  given.seq = options.seq, given.global_batch = options.global_batch, given.gpus = options.gpus;
+  const double tolerance = tolerated_share(options.tolerance);
+  if (options.paths.empty() && options.out.empty())
+    throw InvalidInput("needs logs, or --out with records of earlier imports");
+  if (!options.map.empty() && !options.format.empty())
+    throw InvalidInput("--map describes a format of its own; leave --as out");
+  std::optional<LogFormat> mapped;
+  if (!options.map.empty()) mapped = mapped_format(host.read_map(options.map), options.map);
+  const LogFormat* const format = mapped                   ? &*mapped
+                                  : options.format.empty() ? nullptr
+                                                           : &find_log_format(options.format);
   // Every flag is checked before anything is written.
-  std::vector<ImportedRun> imported;
-  std::size_t run = 0;
-  for (std::size_t i = 0; i < logs.size(); ++i)
-    for (std::size_t number = 1; number <= logs[i].runs.size(); ++number, ++run) {
-      given.recipe = value_of_run("--recipe", options.recipes, run, runs);
-      given.seed = value_of_run("--seed", options.seeds, run, runs);
-      imported.push_back(import_run(logs[i], number, given, host, written[i]));
-    }
+  const ReadLogs read = read_logs(options, format, host);
   Output output(options.out);
+  if (options.paths.empty() && output.known.records.empty())
+    throw InvalidInput(fmt::format("--out {}: no records of earlier imports in it; name logs", options.out));
+  const Screen screen = plain_screen(STDOUT_FILENO);
   int status = kImported;
-  run = 0;
-  for (std::size_t i = 0; i < logs.size(); ++i) {
-    status = std::max(status, print_log(input_name(options.paths[i]), logs[i]));
-    for (std::size_t number = 1; number <= logs[i].runs.size(); ++number, ++run) {
-      const ImportedRun& one = imported[run];
-      if (logs[i].runs.size() > 1) fmt::print("run {} of {}:\n", number, logs[i].runs.size());
-      for (const std::string& line : one.lines) fmt::print("  {}\n", printable(line));
+  std::size_t run = 0;
+  for (std::size_t i = 0; i < read.logs.size(); ++i) {
+    status = std::max(status, print_log(input_name(options.paths[i]), read.logs[i], screen));
+    const std::size_t runs = read.logs[i].runs.size();
+    for (std::size_t number = 1; number <= runs; ++number, ++run) {
+      const ImportedRun& one = read.runs[run];
+      if (runs > 1) fmt::print("run {} of {}:\n", number, runs);
+      for (const std::string& line : one.lines) fmt::print("{}", indented_line(line, screen));
       if (!one.record) {
         status = std::max(status, kImportLacksValues);
         continue;
       }
-      if (const std::string done = output.add(*one.record); !done.empty()) fmt::print("  {}\n", done);
+      if (const std::string done = output.add(*one.record); !done.empty())
+        fmt::print("{}", indented_line(done, screen));
     }
   }
+  print_losses(output.known, options, tolerance, screen);
   return status;
 }
 
@@ -167,7 +235,8 @@ CLI::App* add_import_command(CLI::App& app, ImportOptions& options) {
   command->footer(
       "Formats, which the content tells apart:\n" + formats +
       "\n"
-      "A flag is needed where the log does not say the value. How the log counts FLOPs is inferred from its numbers.\n"
+      "A flag is needed where the log does not say the value. How the log counts FLOPs\n"
+      "is inferred from its numbers.\n"
       "\n"
       "Exit status: 0 every run has a record\n"
       "             1 a run lacks a value, which is named with its flag\n"
@@ -178,9 +247,11 @@ CLI::App* add_import_command(CLI::App& app, ImportOptions& options) {
       "  # what does the log say?\n"
       "  precbench import train.log\n"
       "  # a record of it, for report and check\n"
-      "  precbench import train.log --recipe mxfp8 --out out/torchtitan");
+      "  precbench import train.log --recipe mxfp8 --out out/torchtitan\n"
+      "  # three seeds each: is the loss as good, and how many samples to 3.2 nats?\n"
+      "  precbench import a1.log a2.log a3.log --recipe bf16 --seed 1,2,3 --out out/runs\n"
+      "  precbench import b1.log b2.log b3.log --recipe mxfp8 --seed 1,2,3 --out out/runs --target-loss 3.2");
   command->add_option("PATH", options.paths, "logs, plain or packed with xz, or - for standard input")
-      ->required()
       ->type_name("");
   const auto text = [&](const char* flag, std::string& value, const char* help, const char* type) {
     command->add_option(flag, value, help)->type_name(type);
@@ -199,6 +270,15 @@ CLI::App* add_import_command(CLI::App& app, ImportOptions& options) {
   command->add_option("--gpus", options.gpus, "number of GPUs")->type_name("N");
   text("--gpu", options.gpu, "GPU model, as in h200", "NAME");
   text("--out", options.out, "folder whose records.jsonl gets the records", "DIR");
+  text("--map", options.map, "TOML file that says which column of a CSV or JSON-lines log is what", "FILE");
+  command->add_option("--reference", options.reference, "recipe that the losses of others are compared with")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_option("--target-loss", options.target_loss, "loss to which samples are counted [nats]")
+      ->type_name("X");
+  command->add_option("--tolerance", options.tolerance, "additional samples to the target that are tolerated")
+      ->type_name("X%")
+      ->capture_default_str();
   return command;
 }
 

@@ -18,13 +18,17 @@ class App;
 namespace precbench {
 
 struct ImportOptions {
-  std::vector<std::string> paths;    ///< logs, or "-" for standard input
+  std::vector<std::string> paths;    ///< logs, or "-" for standard input; none: judge the losses in `out`
   std::string format;                ///< --as; empty: by content
   std::string model, gpu;            ///< empty: as the log says
   std::vector<std::string> recipes;  ///< one for all runs, or one for each in order; empty: as the log says
   std::vector<std::int64_t> seeds;   ///< likewise
   std::optional<std::int64_t> seq, global_batch, gpus;
-  std::string out;  ///< folder whose records.jsonl is extended; empty: print alone
+  std::string out;                    ///< folder whose records.jsonl is extended; empty: print alone
+  std::string map;                    ///< file that says what the columns are; empty: none
+  std::string reference = "bf16";     ///< recipe that others' losses are compared with
+  std::optional<double> target_loss;  ///< nats; null: no samples to a target
+  std::string tolerance = "5%";       ///< of additional samples to the target
 };
 
 inline constexpr int kImported = 0, kImportLacksValues = 1, kNothingRecognised = 3;

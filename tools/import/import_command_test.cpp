@@ -79,6 +79,13 @@ TEST_CASE("check: imports are compared with imports of the same source, recipe a
   }
 }
 
+TEST_CASE("check: losses of imports are compared only at the same steps", "[import]") {
+  const RecordSet baseline = repeats({1});
+  RecordSet run = repeats({1});
+  run.records[0].record.source->steps[1] = 9;
+  CHECK(contains(judge(baseline, run, {}).cases.at(0).metrics.at(0).reason, "source.steps of line 2 is 10"));
+}
+
 TEST_CASE("check: memory of an import is judged by its kind", "[import]") {
   const RecordSet baseline = repeats({1, 1.003, 0.998});
   RecordSet run = repeats({1});
@@ -122,6 +129,50 @@ TEST_CASE("import: writes records that report and check read, once for each run 
   INFO(check.text);
   CHECK(contains(check.text, "reserved memory"));
   CHECK(contains(precbench_says("import " + baseline).text, "these are records of precbench"));
+}
+
+TEST_CASE(
+    "import: losses of two arms get a verdict, and one run per arm the sentence that it decides nothing",
+    "[import]") {
+  const TempDirectory scratch;
+  const std::string out = scratch / "out";
+  std::string bf16, mxfp8;
+  for (int seed = 1; seed <= 3; ++seed) {
+    bf16 += scratch.write(fmt::format("a{}.log", seed), torchtitan_log({.penalty = 0.05 * seed})) + " ";
+    mxfp8 += scratch.write(fmt::format("b{}.log", seed),
+                           torchtitan_log({.tps = {1200, 7000, 8000, 8010, 7990, 8005, 7995, 8000},
+                                           .penalty = 0.05 * seed + 0.0001 * seed})) +
+             " ";
+  }
+  CHECK(precbench_says("import " + bf16 + "--recipe bf16 --seed 1,2,3 --out " + out).status == 0);
+  const auto both = precbench_says("import " + mxfp8 + "--recipe mxfp8 --seed 1,2,3 --out " + out);
+  INFO(both.text);
+  CHECK(contains(both.text,
+                 "loss of mxfp8 (3 runs) beside bf16 (3 runs) at step 70: equivalent, +0.00020 nats"));
+  CHECK(contains(both.text, "paired by seed"));
+  CHECK(contains(both.text, "Power: with so many runs"));
+  const auto target = precbench_says("import --out " + out + " --target-loss 9");
+  INFO(target.text);
+  CHECK(target.status == 0);
+  CHECK(contains(
+      target.text,
+      "samples to a loss of 9: mxfp8 (3 runs) beside bf16 (3 runs): not accepted, 1.000 times as many; 5% more are tolerated"));
+  const auto one = precbench_says("import " + bf16.substr(0, bf16.find(' ')) + " " +
+                                  mxfp8.substr(0, mxfp8.find(' ')) + " --recipe bf16,mxfp8");
+  CHECK(contains(one.text, "One run per arm decides nothing"));
+  const std::string map = scratch.write(
+      "map.toml", "program = \"mine\"\nstep = \"i\"\nloss = \"l\"\nstep_time = [\"t\", \"ms\"]\n");
+  std::string table = "i,l,t\n";
+  for (int i = 1; i < 12; ++i) table += fmt::format("{},{},{}\n", i, 5.0 - 0.1 * i, 2000);
+  const auto mapped =
+      precbench_says("import " + scratch.write("t.csv", table) + " --map " + map +
+                     " --model llama3.1-8b --seq 8192 --global-batch 64 --gpus 64 --gpu h200 --recipe bf16");
+  INFO(mapped.text);
+  CHECK(mapped.status == 0);
+  CHECK(contains(mapped.text, "tokens/s per GPU 4,096 (steps 6-11, mean"));
+  CHECK(precbench_says("import --out " + scratch / "none").status == 2);
+  CHECK(precbench_says("import x.log --map " + map + " --as nemo").status == 2);
+  CHECK(precbench_says("import " + bf16 + "--tolerance 5").status == 2);
 }
 
 TEST_CASE("import: exit status tells lacking values, unknown text and bad flags apart", "[import]") {

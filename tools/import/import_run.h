@@ -9,6 +9,7 @@
 
 #include "results/record/record.h"
 #include "tools/import/log_format.h"
+#include "tools/import/mapped_log.h"
 
 namespace precbench {
 
@@ -27,7 +28,7 @@ struct ImportGpu {
   std::optional<DeviceRates> peaks{};  ///< null: unknown
 };
 
-/// The half of the program that knows models, GPUs and predictions.
+/// The half of the program that knows models, GPUs, predictions and TOML.
 struct ImportHost {
   /// Throws InvalidInput for an unknown model.
   std::function<ImportModel(const std::string& name, std::int64_t seq)> model;
@@ -37,6 +38,8 @@ struct ImportHost {
   std::function<ImportGpu(const std::string& words, bool exact)> gpu;
   /// Returns the step of the imported run's stack as predicted; null if it cannot be.
   std::function<std::optional<PredictedStep>(const Record& record)> predict;
+  /// Reads the items of a file for --map. Throws InvalidInput.
+  std::function<std::vector<MapItem>(const std::string& path)> read_map;
 };
 
 /// Values from the command line, which complete those of the log. Null: not given.

@@ -78,7 +78,7 @@ TEST_CASE("import_run: torchtitan's speed is tokens over time of lines after com
   CHECK(record.source->memory == "reserved");
   CHECK(record.method_version == kImportMethodVersion);
   CHECK_FALSE(record.definition);
-  CHECK(record.created == "2026-03-04T10:02:10Z");
+  CHECK(record.created == "2026-03-04T10:04:02Z");
   CHECK(Schema::record().violations(record) == std::vector<std::string>{});
   CHECK_FALSE(not_a_record_reason(record));
   CHECK(contradiction(record).value_or("none") == "none");

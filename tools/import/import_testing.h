@@ -61,9 +61,9 @@ inline std::string torchtitan_steps(const TorchtitanLines& lines = {}) {
   for (std::size_t i = 0; i < lines.tps.size(); ++i) {
     const double tps = lines.tps[i], tflops = tps * lines.flops / 1e12;
     text += fmt::format(
-        "{}[titan] 2026-03-04 10:0{}:{:02},500 - root - INFO - \x1b[31mstep: {:2}  \x1b[32mloss: {:8.5f}  \x1b[38mgrad_norm:  1.5000  "
+        "{}[titan] 2026-03-04 10:{:02}:{:02},500 - root - INFO - \x1b[31mstep: {:2}  \x1b[32mloss: {:8.5f}  \x1b[38mgrad_norm:  1.5000  "
         "\x1b[33mmemory: {:5.2f}GiB(41.90%)  \x1b[34mtps: {}  \x1b[36mtflops: {:.2f}  \x1b[35mmfu: {:.2f}%\x1b[39m\n",
-        lines.rank, 1 + i / 6, 10 * (i % 6), i == 0 ? 1 : 10 * i,
+        lines.rank, 1 + 26 * i / 60, 26 * i % 60, i == 0 ? 1 : 10 * i,
         11.9 / (1 + 0.1 * static_cast<double>(i)) + lines.penalty, 58.0 + 0.05 * static_cast<double>(i),
         fmt::format("{},{:03.0f}", static_cast<int>(tps) / 1000, static_cast<int>(tps) % 1000 + 0.0), tflops,
         100 * tflops / 989);

@@ -39,6 +39,19 @@ std::optional<int> digits_at(std::string_view text, std::size_t at, std::size_t 
   return value;
 }
 
+/// Returns true if a number may end before `rest`: at a separator or a known unit. Otherwise a part of a damaged number would be
+/// taken for the whole.
+bool ends_number(std::string_view rest) {
+  if (rest.empty()) return true;
+  const char next = rest.front();
+  if ((next == '.' || next == ',') && rest.size() > 1 && is_word(rest[1])) return false;
+  if (!is_word(next)) return static_cast<unsigned char>(next) < 0x80;
+  constexpr std::string_view kUnits[] = {"GiB", "MiB", "GB", "MB", "ms", "s", "k", "MODEL_TFLOP"};
+  return std::any_of(std::begin(kUnits), std::end(kUnits), [&](std::string_view unit) {
+    return rest.starts_with(unit) && (rest.size() == unit.size() || !is_word(rest[unit.size()]));
+  });
+}
+
 std::optional<double> time_at(std::string_view text, std::size_t at) {
   constexpr std::size_t kLength = 19;
   if (at + kLength > text.size() || text[at + 4] != '-' || text[at + 7] != '-' || text[at + 13] != ':' ||
@@ -126,7 +139,8 @@ std::optional<double> take_number(std::string_view& text) {
   }
   double value = 0;
   const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  if (error != std::errc() || stop != number.data() + number.size()) return std::nullopt;
+  if (error != std::errc() || stop != number.data() + number.size() || !ends_number(rest.substr(at)))
+    return std::nullopt;
   text = rest.substr(at);
   return value;
 }

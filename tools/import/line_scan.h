@@ -14,7 +14,8 @@ namespace precbench {
 /// carriage returns the last one that is not empty.
 std::string plain_line(std::string_view raw);
 
-/// Returns the number at the start of `text`, after spaces: "7,026", "1.16E+01", "nan", "-inf". Null without one.
+/// Returns the number at the start of `text`, after spaces: "7,026", "1.16E+01", "nan", "-inf". Null without one, and if what follows
+/// is neither a separator nor a unit, as in "7,0x6".
 std::optional<double> leading_number(std::string_view text);
 /// Returns the same if it is an integer from 0 to 2^53.
 std::optional<std::int64_t> leading_count(std::string_view text);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,13 +36,13 @@ class LogReader {
 };
 
 struct LogFormat {
-  const char* name;     ///< --as
-  const char* program;  ///< ImportSource::program
-  const char* steps;    ///< pattern of a line of a step, for the help and messages
-  bool window_mean;     ///< time and tokens/s are means over the steps since the line before
-  std::int64_t warmup;  ///< steps at a start that compile, capture or autotune
-  const char* loss;     ///< ImportSource::loss
-  std::unique_ptr<LogReader> (*make)();
+  std::string name;         ///< --as
+  std::string program;      ///< ImportSource::program
+  std::string steps;        ///< pattern of a line of a step, for the help
+  bool window_mean = true;  ///< time and tokens/s are means over the steps since the line before
+  std::int64_t warmup = 0;  ///< steps at a start that compile, capture or autotune
+  std::string loss;         ///< ImportSource::loss
+  std::function<std::unique_ptr<LogReader>()> make;
 };
 
 /// Returns the formats. Of two that a log fits, the first is taken.

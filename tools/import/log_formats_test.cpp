@@ -272,6 +272,54 @@ TEST_CASE("read_log: our PyTorch baseline's lines are a run each", "[import]") {
   CHECK(log.runs[1].whole->seconds == Approx(4 * 4096 / 44162.0));
 }
 
+TEST_CASE("mapped_format: columns of CSV and JSON lines by a file", "[import]") {
+  const auto map = [](std::vector<MapItem> items) {
+    for (MapItem& item : items) item.place = "map.toml:1";
+    return mapped_format(items, "map.toml");
+  };
+  const std::vector<MapItem> items = {{"program", {"my-trainer"}, {}},
+                                      {"step", {"iter"}, {}},
+                                      {"loss", {"train/loss"}, {}},
+                                      {"step_time", {"dt", "ms"}, {}},
+                                      {"tokens_per_s", {"tps", "gpu"}, {}},
+                                      {"memory", {"mem", "GiB", "allocated"}, {}},
+                                      {"mfu", {"util", "%"}, {}},
+                                      {"window", {"mean"}, {}},
+                                      {"warmup", {"0"}, {}}};
+  const LogFormat format = map(items);
+  CHECK(format.program == "my-trainer");
+  CHECK(format.window_mean);
+  const LogFile csv = log_of(
+      "a title\niter, dt,\"train/loss\",tps,mem,util\n10,250.5,\"3.5\",1200,40.5,41\n20,x,3.4,1201,41.5,40\n",
+      &format);
+  REQUIRE(csv.runs.size() == 1);
+  CHECK(csv.lines.used == 2);
+  CHECK(csv.lines.header == 1);
+  CHECK(csv.lines.skipped == 1);
+  const LogSample& sample = csv.runs[0].samples.at(0);
+  CHECK(*sample.step_s == Approx(0.2505));
+  CHECK(sample.loss == 3.5);
+  CHECK(*sample.tokens_per_s_per_gpu == 1200);
+  CHECK(*sample.mfu == Approx(0.41));
+  CHECK_FALSE(csv.runs[0].samples.at(1).step_s);
+  CHECK(csv.runs[0].memory_bytes == std::llround(41.5 * 0x1p30));
+  const LogFile json = log_of("{\"iter\": 10, \"dt\": 250.5, \"train/loss\": NaN}\n", &format);
+  REQUIRE(json.runs.size() == 1);
+  CHECK(std::isnan(*json.runs[0].samples.at(0).loss));
+  const auto refusal = [&](MapItem bad) {
+    std::vector<MapItem> changed = {{"program", {"p"}, {}}, {"step", {"iter"}, {}}};
+    changed.push_back(std::move(bad));
+    return refusal_of([&] { map(changed); });
+  };
+  CHECK(contains(refusal({"step_time", {"dt", "h"}, {}}),
+                 "map.toml:1: step_time: unknown unit \"h\"; it is one of s, ms, us"));
+  CHECK(contains(refusal({"memory", {"mem", "GiB"}, {}}), "needs [column, unit, kind]"));
+  CHECK(contains(refusal({"lose", {"x"}, {}}), "unknown key \"lose\""));
+  CHECK(contains(refusal({"window", {"all"}, {}}), "is not one of step, mean"));
+  CHECK(contains(refusal({"warmup", {"-1"}, {}}), "is not a number of steps"));
+  CHECK(contains(refusal_of([&] { map({{"program", {"p"}, {}}}); }), "step is missing"));
+}
+
 TEST_CASE("read_log: text of no known format has no run", "[import]") {
   const LogFile log = log_of("hello\nloss is 3 at step 4\n\x1b]0;title\x07 \xff\xfe\n");
   CHECK(format_of(log) == "none");

@@ -57,8 +57,11 @@ struct Candidate {
 
 std::vector<Candidate> candidates(const LogFormat* format) {
   std::vector<Candidate> all;
-  for (const LogFormat& one : log_formats())
-    if (!format || &one == format) all.push_back({&one, one.make(), {}, {}});
+  const auto add = [&](const LogFormat& one) { all.push_back({&one, one.make(), {}, {}}); };
+  if (format)
+    add(*format);
+  else
+    for (const LogFormat& one : log_formats()) add(one);
   return all;
 }
 

@@ -57,6 +57,7 @@ class TorchtitanReader : public LogReader {
     auto tps = number_after(line, "tps:");
     if (!tps) tps = number_after(line, "wps:");
     if (!step || !loss || !tps) return std::nullopt;
+    if (line.find("loss:") != line.rfind("loss:")) return std::nullopt;  // two lines in one
     LogSample sample;
     sample.step = *step;
     sample.loss = loss;

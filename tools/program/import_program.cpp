@@ -1,16 +1,20 @@
 // Closed forms of models, data sheets of GPUs and predicted steps of stacks. See import_program.h.
 #include "tools/program/import_program.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "bench/case/case.h"
 #include "bench/case/plan.h"
+#include "bench/cli/toml.h"
 #include "bench/machine/datasheet.h"
 #include "bench/machine/machine.h"
 #include "bench/machine/machine_names.h"
 #include "bench/predict/cost_model.h"
 #include "bench/predict/stack_factor.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/untrusted_input.h"
 #include "models/config/config.h"
 #include "models/transformer/flops.h"
 
@@ -89,8 +93,24 @@ std::optional<PredictedStep> predicted(const Record& record) {
   }
 }
 
+std::vector<MapItem> read_map(const std::string& path) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 10;
+  std::vector<MapItem> items;
+  TomlHandler handler;
+  handler.section = [](const std::string& section) {
+    throw InvalidInput(fmt::format("[{}]: the file has no sections", section));
+  };
+  handler.known = [](const std::string&, const std::string& key) { return key; };
+  handler.key = [&](const std::string&, const std::string& key, const std::vector<std::string>& words,
+                    const std::string& place) {
+    items.push_back({key, words, place});
+  };
+  read_toml(path, read_regular_file(path, kMostBytes), handler);
+  return items;
+}
+
 }  // namespace
 
-ImportHost import_host() { return {model_facts, models_of_size, gpu_facts, predicted}; }
+ImportHost import_host() { return {model_facts, models_of_size, gpu_facts, predicted, read_map}; }
 
 }  // namespace precbench
