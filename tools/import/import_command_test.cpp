@@ -121,7 +121,16 @@ TEST_CASE("import: writes records that report and check read, once for each run 
   CHECK(report.status == 0);
   CHECK(contains(report.text, "Imported runs"));
   CHECK(contains(report.text, "from logs of torchtitan, not measured by precbench"));
+  CHECK(contains(report.text,
+                 "2 cases of llama3.1-8b on NVIDIA H200, all imported from logs of other programs"));
   CHECK(contains(report.text, "1.23x"));
+  // Beside records of our own nothing is compared across.
+  scratch.write("own/records.jsonl", "");
+  append_record(scratch / "own/records.jsonl", samples::gpu_record("bf16", 250));
+  const auto mixed = precbench_says("report " + out + " " + scratch / "own");
+  CHECK(contains(mixed.text,
+                 "measured records and imported ones are mixed; they are not compared with each other"));
+  CHECK(contains(mixed.text, "2 imported from logs of other programs"));
   CHECK(contains(report.text, "attention in full"));
   const std::string baseline = scratch / "baseline.jsonl";
   CHECK(precbench_says("check --baseline " + baseline + " " + out + " --accept").status == 0);
@@ -191,4 +200,7 @@ TEST_CASE("import: exit status tells lacking values, unknown text and bad flags 
     CHECK(precbench_says("import " + log + " " + flags).status == 2);
   }
   CHECK(precbench_says("import " + scratch / "absent.log").status == 2);
+  const auto report = precbench_says("report " + log);
+  CHECK(report.status == 2);
+  CHECK(contains(report.text, "it looks like a torchtitan log: precbench import " + log));
 }

@@ -1,11 +1,15 @@
 // One pass over a log, with all formats at once until one is recognised. See read_log.h.
 #include "tools/import/read_log.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "kernels/base/errors.h"
 #include "kernels/base/sha256.h"
 #include "results/record/line_reader.h"
+#include "results/record/shell.h"
 #include "results/record/short_text.h"
 #include "tools/import/line_scan.h"
 
@@ -104,6 +108,25 @@ LogFile read_log(const std::string& path, const LogFormat* format) {
   log.format = found.format;
   log.runs = found.runs.take();
   return log;
+}
+
+std::string import_hint(const std::string& path) {
+  constexpr std::size_t kLines = 2000;
+  if (named_descriptor(path)) return "";
+  std::vector<Candidate> all = candidates(nullptr);
+  try {
+    LineReader input(path, kLongestLogLine);
+    while (input.number() < kLines && input.next())
+      for (Candidate& one : all)
+        one.read(plain_line(input.line()), input.bytes() <= kLongestLogLine, input.ended());
+    for (Candidate& one : all) one.finish();
+  } catch (const InvalidInput&) {
+    return "";
+  }
+  choose(all);
+  if (all.front().steps() == 0) return "";
+  return fmt::format("; it looks like a {} log: precbench import {}", all.front().format->name,
+                     shell_path(path));
 }
 
 }  // namespace precbench

@@ -31,4 +31,8 @@ struct LogFile {
 /// of them has kSteps steps. Throws InvalidInput as LineReader and RunCollector do.
 LogFile read_log(const std::string& path, const LogFormat* format);
 
+/// Returns "; it looks like a torchtitan log: precbench import FILE" for a file whose first lines have a step of a known format;
+/// empty for others, descriptors and files that cannot be read.
+std::string import_hint(const std::string& path);
+
 }  // namespace precbench

@@ -16,6 +16,7 @@
 #include "results/record/schema.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
+#include "tools/import/read_log.h"
 #include "tools/report/reduce_record.h"
 #include "tools/text/distinct.h"
 #include "tools/text/escape.h"
@@ -275,8 +276,9 @@ int report(const ReportOptions& options) {
   std::vector<std::string> names;
   for (const std::string& path : options.paths) names.push_back(input_name(path));
   if (set.records.empty())
-    throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(names, ", "),
-                                   set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
+    throw InvalidInput(fmt::format("{}: no record in it{}{}", fmt::join(names, ", "),
+                                   set.problems.empty() ? "" : " (" + set.problems.front() + ")",
+                                   import_hint(options.paths.front())));
   check_selection(options.selection, set);
   make_folder(std::filesystem::path(options.output).parent_path());
   if (!options.plots.empty()) {

@@ -35,7 +35,8 @@ Section predicted_section(const ReportInput& input, const MachineRecords& machin
     for (const Row& row : group.rows) {
       const auto& predicted = row.record().predicted;
       const double measured = step_ms_of_speed(row.record()).value_or(0);
-      if (!row.comparable() || !predicted || measured <= 0) continue;
+      // Imported runs ran before they were predicted, and stand in a section of their own.
+      if (!row.comparable() || !predicted || measured <= 0 || row.record().source) continue;
       const double error = error_of(*predicted, measured);
       const bool holds = predicted->low_ms <= measured && measured <= predicted->high_ms;
       if (errors.size() == before && before > 0) result.table.group_starts.push_back(before);

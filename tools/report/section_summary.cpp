@@ -101,12 +101,13 @@ std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
 
 std::string coverage(const ReportInput& input) {
   Distinct models, names;
-  std::size_t emulated = 0, failed = 0;
+  std::size_t emulated = 0, failed = 0, imported = 0;
   for (const MachineRecords& machine : input.machines) {
     names.add(machine.name);
     for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) {
         models.add(text_of(row, "model"));
+        if (row.record().source) imported += row.members.size();
         if (row.status != Status::ok)
           failed += row.members.size();
         else if (row.path == ExecutionPath::emulated)
@@ -115,6 +116,9 @@ std::string coverage(const ReportInput& input) {
   }
   std::string text =
       fmt::format("{} of {} on {}", plural(input.records.size(), "case"), models.joined(), names.joined());
+  if (imported > 0)
+    text += fmt::format(", {} imported from logs of other programs",
+                        imported == input.records.size() ? "all" : std::to_string(imported));
   if (emulated > 0) text += fmt::format(", {} of them emulated (losses only, no speed)", emulated);
   return text + (failed > 0 ? fmt::format(", {} failed.", failed) : ", none failed.");
 }
