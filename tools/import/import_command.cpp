@@ -67,14 +67,21 @@ void check_counts(const ImportOptions& options) {
       throw InvalidInput(fmt::format("{} {}: needs a whole number from 1 to {}", flag, *value, kMost));
 }
 
-/// Returns true if the records of a folder have an import of the same run of the same log.
-bool is_known(const RecordSet& known, const Record& record) {
-  for (const LocatedRecord& located : known.records)
-    if (located.record.id == record.id && located.record.source &&
-        located.record.source->file_sha256 == record.source->file_sha256 &&
-        located.record.source->run == record.source->run)
-      return true;
-  return false;
+/// Returns true if a series begins with another one, which is not empty.
+template <class T>
+bool begins_with(const std::vector<T>& longer, const std::vector<T>& shorter) {
+  return !shorter.empty() && shorter.size() <= longer.size() &&
+         std::equal(shorter.begin(), shorter.end(), longer.begin());
+}
+
+/// Returns true if `whole` is the run of `part`, whose log was imported while it was being written: its losses, or without any
+/// its times, begin with those of the part.
+bool continues(const Record& whole, const Record& part) {
+  if (whole.id != part.id || !whole.source || !part.source) return false;
+  if (whole.training && part.training && !(whole.training->loss.empty() && part.training->loss.empty()))
+    return begins_with(whole.source->steps, part.source->steps) &&
+           begins_with(whole.training->loss, part.training->loss);
+  return whole.timing && part.timing && begins_with(whole.timing->samples_ms, part.timing->samples_ms);
 }
 
 struct Output {
@@ -96,14 +103,27 @@ struct Output {
   }
   /// Returns what was done with the record.
   std::string add(const Record& record) {
-    if (file.empty()) {
-      known.records.push_back({record, {"", known.records.size() + 1}});
-      return "";
+    for (LocatedRecord& one : known.records) {
+      if (continues(one.record, record))
+        return file.empty() ? "a run that was read before" : "already in " + file;
+      if (!continues(record, one.record)) continue;
+      one.record = record;
+      if (!file.empty()) rewrite();
+      return fmt::format("record {} replaces that of the shorter log{}", record.id,
+                         file.empty() ? "" : " in " + file);
     }
-    if (is_known(known, record)) return "already in " + file;
-    append_record(file, record);
     known.records.push_back({record, {file, known.records.size() + 1}});
+    if (file.empty()) return "";
+    append_record(file, record);
     return fmt::format("record {} in {}", record.id, file);
+  }
+
+ private:
+  void rewrite() const {
+    PendingFile pending(file);
+    for (const LocatedRecord& one : known.records)
+      pending.add(nlohmann::ordered_json(one.record).dump() + "\n");
+    pending.commit();
   }
 };
 

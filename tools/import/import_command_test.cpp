@@ -140,6 +140,24 @@ TEST_CASE("import: writes records that report and check read, once for each run 
   CHECK(contains(precbench_says("import " + baseline).text, "these are records of precbench"));
 }
 
+TEST_CASE("import: a log that has grown replaces its record, and a shorter copy adds none", "[import]") {
+  const TempDirectory scratch;
+  const std::string whole = torchtitan_log(), out = " --recipe bf16 --out " + scratch / "out";
+  const std::string part = scratch.write("part.log", whole.substr(0, whole.rfind("step: 70") + 20));
+  const std::string log = scratch.write("whole.log", whole);
+  const auto first = precbench_says("import " + part + out);
+  CHECK(contains(first.text, "the last line has no end"));
+  const auto second = precbench_says("import " + log + out);
+  INFO(second.text);
+  CHECK(contains(second.text, "replaces that of the shorter log"));
+  CHECK(contains(precbench_says("import " + part + out).text, "already in"));
+  const RecordSet set = read_records({scratch / "out"});
+  REQUIRE(set.records.size() == 1);
+  CHECK(set.problems.empty());
+  CHECK(set.records[0].record.source->last_step == 70);
+  CHECK(contains(precbench_says("import " + log + " " + part + " --recipe bf16").text, "a run that was read before"));
+}
+
 TEST_CASE(
     "import: losses of two arms get a verdict, and one run per arm the sentence that it decides nothing",
     "[import]") {

@@ -130,6 +130,19 @@ TEST_CASE("import_run: fewer than three settled lines give no speed", "[import]"
   CHECK(contains(joined(run.lines), "speed: 2 settled lines, 3 are needed"));
 }
 
+TEST_CASE("import_run: steps of a smaller batch, before it has ramped up, are no samples", "[import]") {
+  std::string text = megatron_log(100, 2000);
+  for (std::size_t at = text.find("size:    64"), lines = 0; lines < 5;
+       at = text.find("size:    64", at), ++lines)
+    text.replace(at, 11, "size:    16");
+  ImportValues given = recipe("bf16");
+  given.model = "llama3.1-8b", given.gpu = "h200", given.gpus = 64, given.seq = 8192;
+  const ImportedRun run = imported(text, given);
+  REQUIRE(run.record);
+  CHECK(run.record->source->first_step == 6);
+  CHECK(run.record->timing->samples_ms.size() == 3);
+}
+
 TEST_CASE("import_run: spikes count in the mean", "[import]") {
   std::string text;
   for (const double s : {90.0, 6.0, 5.0, 9.0, 2.0, 4.0, 2.0, 2.0})

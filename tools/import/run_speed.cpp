@@ -90,6 +90,8 @@ RunSpeed speed_of_run(const LogRun& run, const LogFormat& format,
   const std::optional<double> step_tokens = tokens_per_step ? tokens_per_step : speed.step_tokens;
   speed.settled = settled_lines(run, format, between);
   std::erase_if(speed.settled, [&](std::size_t i) {
+    // A batch that ramps up is another step.
+    if (!(run.samples[i].global_batch == run.samples.back().global_batch)) return true;
     return !step_seconds(run.samples[i], step_tokens, gpus) &&
            !rate_per_gpu(run.samples[i], step_tokens, gpus) && !positive(run.samples[i].samples_per_s);
   });
