@@ -26,6 +26,8 @@ Json expected_json(const std::optional<ExpectedGap>& expected) {
       {"evidence_words", expected->evidence_words()},
       {"trained_models", expected->models},
       {"measured_in", expected->measured ? Json(expected->measured->records) : Json()},
+      {"studies", expected->studies},
+      {"continued", expected->continued()},
       {"tokens_per_parameter", expected->measured ? Json(expected->measured->tokens_per_parameter) : Json()}};
 }
 

@@ -120,8 +120,10 @@ std::string gap_sentence(const AdviceRow& row, const Advice& advice) {
   const std::string gap = nats(expected.gap);
   const std::string cost =
       expected.measured
-          ? fmt::format("it cost {} nats in a study of this model at {} tokens per parameter ({})", gap,
-                        ratio_words(expected.measured->tokens_per_parameter), expected.measured->records)
+          ? fmt::format("it should cost {} nats (80%, {} of this model at {} tokens per parameter: {}{})",
+                        gap, expected.studies == 1 ? "1 study" : fmt::format("{} studies", expected.studies),
+                        ratio_words(expected.measured->tokens_per_parameter), expected.measured->records,
+                        expected.studies > 1 ? " and others" : "")
           : fmt::format("it should cost {} nats (80%, law of the loss gap, {})", gap,
                         expected.evidence_words());
   const double break_even = row.break_even->mean;
@@ -419,6 +421,8 @@ std::vector<std::string> risks(const Advice& advice) {
     if (pays(*row.equal_loss) == Pays::open)
       texts.push_back(
           fmt::format("{} may not pay: its interval to equal loss contains 1.", row.speed.recipe));
+    if (expected.continued())
+      texts.emplace_back("The study continued a BF16 model in the recipe; from scratch it may cost more.");
     if (!expected.measured) {
       const bool far = advice.run.parameters > kFar * advice.largest_model;
       texts.push_back(

@@ -1,6 +1,6 @@
 """Tables of the pages that precbench report cannot print, for readme_tables.py: results beside those of PyTorch, studies of several
 models side by side, and the outputs of the kernel benchmarks. Some are taken from reports, which precbench prints."""
-import functools, json, lzma, math, os, pathlib, re, statistics, subprocess, sys
+import csv, functools, json, lzma, math, os, pathlib, re, statistics, subprocess, sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -287,6 +287,36 @@ def two_texts():
     return table(["recipe"] + [f"{served}, {text}" for served in ("in BF16", "in the recipe", "raw") for text in found], rows)
 
 
+def spread_between(studies, key):
+    """Returns the number of differences between studies of one recipe, and the spread of a study as a share of the raw gap, as
+    spread_between_studies of tools/law does. `studies`: rows of evidence.csv of one model; `key`: column of the gap."""
+    recipes, squares, differences = {}, 0, 0
+    for one in studies:
+        if one[key]:
+            recipes.setdefault(one["recipe"], []).append(one)
+    for own in recipes.values():
+        if len(own) > 1:
+            error = statistics.mean(float(one[f"{key}_error"]) ** 2 for one in own)
+            raw = statistics.mean(float(one["gap"]) for one in own)
+            squares += (len(own) - 1) * (statistics.variance(float(one[key]) for one in own) - error) / raw**2
+            differences += len(own) - 1
+    return differences, math.sqrt(max(0, squares / differences)) if differences else None
+
+
+def text_spread():
+    """One row per deployment: how much studies of SmolLM2 differ on one text, and on two."""
+    studies = [one for one in csv.DictReader(open(RESULTS / "law/evidence.csv")) if one["parameters"] == "1.34515e+08"]
+    prose, same = "h200/causes-smollm2-prose", "h200/deployment-smollm2"
+    rows = []
+    for served, key in (("BF16", "in_bf16"), ("the recipe", "in_recipe"), ("raw gap", "gap")):
+        found = [spread_between([one for one in studies if one["records"] != prose], key),
+                 spread_between([one for one in studies if one["records"] in (prose, same)], key)]
+        rows.append([served, *(cell for differences, spread in found
+                               for cell in (f"{differences}", "-" if spread is None else f"{100 * spread:.1f}"))])
+    return table(["served in", "documentation: differences", "spread, % of the raw gap", "documentation and prose: differences",
+                  "spread, % of the raw gap"], rows)
+
+
 def served_from_scratch():
     """One row per recipe: held-out loss gap of forks and of runs from scratch, by deployment."""
     scratch = served_gaps(lines("h200/causes-scratch-15m.jsonl.xz"), lambda one: one["case"]["seed"])[1]
@@ -337,6 +367,6 @@ TABLES = {"causes-bf16-steps": lambda: held_out_gaps("steps in BF16", BF16_STEPS
           "beside-pytorch": beside_pytorch, "beside-pytorch-h100": lambda: beside_pytorch("h100/beside-pytorch"),
           "beside-pytorch-families": lambda: beside_pytorch("h100/beside-pytorch-families"),
           "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"), "fsdp2": fsdp2, "sizes": sizes,
-          "causes-base": base_precision, "causes-texts": two_texts, "causes-scratch": served_from_scratch,
+          "causes-base": base_precision, "causes-texts": two_texts, "causes-scratch": served_from_scratch, "text-spread": text_spread,
           "fork-and-scratch": fork_and_scratch, "age-law": age_law,
           "kernel-ops": kernel_ops, "grouped-cublaslt": grouped_cublaslt}

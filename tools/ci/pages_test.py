@@ -85,6 +85,11 @@ class LossGaps(unittest.TestCase):
         self.assertEqual(page_tables.ratio([-0.002, 0.001, 0.002], forks), "-")
         self.assertTrue(page_tables.ratio([0.0030, 0.0033, 0.0036], forks).startswith("3.0 ["))
 
+    def test_an_expected_gap_is_judged_only_by_a_measurement_that_can_tell(self):
+        self.assertEqual(prediction_tables.verdict_on(0.001, 0.003, 0.002, 0.0005), "yes")
+        self.assertEqual(prediction_tables.verdict_on(0.001, 0.003, 0.004, 0.0005), "**no**")
+        self.assertEqual(prediction_tables.verdict_on(0.001, 0.003, 0.004, 0.01), "not resolved")
+
     def test_served_gaps_pair_runs_with_bf16_of_the_same_seed(self):
         def run(recipe, seed, perturb="none", **readings):
             return {"case": {"recipe": recipe, "seed": seed, "perturb": perturb}, "training":

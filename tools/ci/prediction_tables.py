@@ -6,7 +6,7 @@ import random
 import re
 import statistics
 
-from page_tables import RESULTS, lines, table
+from page_tables import RESULTS, forks_at, lines, served_gaps, table
 
 RATIOS = "speedup", "scaling"
 INTERVAL_80 = 1.2816  # kInterval80 of bench/predict/rates.h
@@ -362,6 +362,47 @@ def advised_speeds():
                   "measured speed-up", "inside"], rows)
 
 
+T_80 = {2: 1.886, 4: 1.533}  # two-sided, by degrees of freedom
+
+
+def advised_measurements(model):
+    """Returns what was measured after advised.json was written: BF16's held-out losses and the loss gaps, as served_gaps does."""
+    if model == "15m":
+        return served_gaps(lines("h200/causes-scratch-15m.jsonl.xz"), lambda one: one["case"]["seed"])
+    if model == "smollm2-135m":
+        return served_gaps(forks_at(lines("h200/causes-smollm2-prose.jsonl.xz"), 60), lambda one: one["study"]["trunk"])
+    return [], {}
+
+
+def verdict_on(low, high, mean, half):
+    """Returns whether a measured mean lies in an expected interval; unless the measurement is too wide to tell."""
+    if mean - half <= low and high <= mean + half:
+        return "not resolved"
+    return "yes" if low <= mean <= high else "**no**"
+
+
+def advised_losses():
+    """Loss gaps that advise expected (advised.json), beside those measured since: from scratch, and on a text that no study had read. Gaps by
+    the law are compared as shares of BF16's loss, because its tokens are not those of the text."""
+    rows = []
+    for question in json.loads((RESULTS / "predicted/advised.json").read_text())["losses"]:
+        bf16, gaps = advised_measurements(question["model"])
+        for recipe, guess in question["recipes"].items():
+            measured = gaps.get((recipe, {"bf16": "in BF16", "recipe": "in the recipe"}[question["serve"]]))
+            if not measured:
+                continue
+            own, expected = guess["evidence"] == "this model", guess["nats"]
+            scale = (1, 1) if own else (100 / question["loss_nats"], 100 / statistics.mean(bf16))
+            low, mean, high = (expected[key] * scale[0] for key in ("low", "mean", "high"))
+            half = T_80[len(measured) - 1] * statistics.stdev(measured) / math.sqrt(len(measured)) * scale[1]
+            center = statistics.mean(measured) * scale[1]
+            show = (lambda *ends: "{:.4f} [{:.4f}, {:.4f}]".format(*ends)) if own else (lambda *ends: "{:.2f}% [{:.2f}%, {:.2f}%]".format(*ends))
+            rows.append([question["model"], question["tokens"], {"bf16": "BF16", "recipe": "the recipe"}[question["serve"]], recipe,
+                         guess["evidence"], show(mean, low, high), show(center, center - half, center + half),
+                         verdict_on(low, high, center, half)])
+    return table(["model", "tokens", "served in", "recipe", "evidence", "expected [80%]", "measured [80%]", "inside"], rows)
+
+
 OWN_LIMITS = 0.03, 0.07  # of the median error, and of that which 95% of the steps are within
 
 
@@ -463,7 +504,7 @@ TABLES = {"layout-verdicts": layout_verdicts, "layouts-compared": layouts_compar
           "layouts-not-predicted": lambda: layout_reasons("not predicted"),
           "before-measurement": before_measurement, "before-measurement-long": before_measurement_long,
           "before-measurement-context": before_measurement_context, "before-measurement-groups": before_measurement_groups,
-          "advised-speeds": advised_speeds,
+          "advised-speeds": advised_speeds, "advised-losses": advised_losses,
           "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out,
           "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,

@@ -6,6 +6,7 @@
 
 #include "kernels/base/plural.h"
 #include "tools/analysis/token_cost.h"
+#include "tools/law/study_spread.h"
 
 namespace precbench {
 namespace {
@@ -15,10 +16,49 @@ constexpr double kSameModel = 1.01, kSameAge = 1.25;
 
 bool within(double a, double b, double factor) { return std::fabs(std::log(a / b)) <= std::log(factor); }
 
-std::optional<MeasuredGap> served(const GapEvidence& one, Serving serving) {
-  if (serving == Serving::bf16) return one.in_bf16;
-  if (serving == Serving::recipe) return one.in_recipe;
-  return MeasuredGap{one.gap, one.gap_error};
+/// Returns the studies of the recipe on this very model and age, with the gap as served: those of runs from scratch, as
+/// the planned one is, or else of continued ones.
+std::vector<const GapEvidence*> studies_of(const std::vector<GapEvidence>& evidence,
+                                           const std::string& recipe, const PlannedRun& run, double tokens) {
+  std::vector<const GapEvidence*> scratch, continued;
+  for (const GapEvidence& one : evidence)
+    if (one.recipe == recipe && within(one.parameters, run.parameters, kSameModel) &&
+        within(one.tokens_per_parameter * one.parameters, tokens, kSameAge) && served_gap(one, run.serving))
+      (one.training == TrainingStart::from_scratch ? scratch : continued).push_back(&one);
+  return scratch.empty() ? continued : scratch;
+}
+
+/// A standard error with its degrees of freedom.
+struct ErrorPart {
+  double error = 0;
+  int freedom = 1;
+};
+
+/// Returns half the width of the interval around a value with two independent errors, with the degrees of freedom of
+/// Welch and Satterthwaite.
+double half_width(const ErrorPart& a, const ErrorPart& b) {
+  const double variance = a.error * a.error + b.error * b.error;
+  if (!(variance > 0)) return 0;
+  const double freedom =
+      variance * variance / (std::pow(a.error, 4) / a.freedom + std::pow(b.error, 4) / b.freedom);
+  return forecast_half_width(std::sqrt(variance), std::max(1, static_cast<int>(std::lround(freedom))));
+}
+
+/// Returns the mean over the studies with its interval. `spread`: between studies.
+MeanWithInterval pooled(const std::vector<const GapEvidence*>& studies, Serving serving,
+                        const StudySpread& spread) {
+  const auto count = static_cast<double>(studies.size());
+  double mean = 0, squares = 0, raw = 0;
+  int freedom = 0;
+  for (const GapEvidence* one : studies) {
+    const MeasuredGap gap = *served_gap(*one, serving);
+    mean += gap.mean / count, squares += gap.error * gap.error, raw += one->gap / count;
+    freedom += one->runs - 1;
+  }
+  const ErrorPart runs{std::sqrt(squares) / count, std::max(1, freedom)},
+      texts{spread.share * std::fabs(raw) * std::sqrt(1 + 1 / count), std::max(1, spread.freedom)};
+  const double half = half_width(runs, texts);
+  return {mean, mean - half, mean + half};
 }
 
 }  // namespace
@@ -34,21 +74,10 @@ std::string ExpectedGap::evidence_words() const {
 
 ExpectedGaps::ExpectedGaps(const LossLaw& law, std::vector<GapEvidence> own,
                            const std::vector<GapEvidence>& committed, std::vector<std::string> diverged)
-    : law_(law), evidence_(std::move(own)), diverged_(std::move(diverged)) {
-  evidence_.insert(evidence_.end(), committed.begin(), committed.end());
-}
+    : law_(law), own_(std::move(own)), committed_(committed), diverged_(std::move(diverged)) {}
 
 bool ExpectedGaps::diverged(const std::string& recipe) const {
   return std::find(diverged_.begin(), diverged_.end(), recipe) != diverged_.end();
-}
-
-const GapEvidence* ExpectedGaps::measured(const std::string& recipe, const PlannedRun& run,
-                                          double tokens) const {
-  const auto found = std::find_if(evidence_.begin(), evidence_.end(), [&](const GapEvidence& one) {
-    return one.recipe == recipe && within(one.parameters, run.parameters, kSameModel) &&
-           within(one.tokens_per_parameter * one.parameters, tokens, kSameAge) && served(one, run.serving);
-  });
-  return found == evidence_.end() ? nullptr : &*found;
 }
 
 std::optional<ExpectedGap> ExpectedGaps::at(const std::string& recipe, const PlannedRun& run,
@@ -56,11 +85,12 @@ std::optional<ExpectedGap> ExpectedGaps::at(const std::string& recipe, const Pla
   if (!(run.parameters > 0)) return std::nullopt;
   ExpectedGap expected;
   expected.models = law_.models_of(recipe);
-  if (const GapEvidence* study = measured(recipe, run, tokens)) {
-    const MeasuredGap gap = *served(*study, run.serving);
-    const double half = forecast_half_width(gap.error, std::max(1, study->runs - 1));
-    expected.gap = {gap.mean, gap.mean - half, gap.mean + half};
-    expected.measured = *study;
+  const auto own = studies_of(own_, recipe, run, tokens);
+  if (const auto studies = own.empty() ? studies_of(committed_, recipe, run, tokens) : own;
+      !studies.empty()) {
+    expected.gap = pooled(studies, run.serving,
+                          own.empty() ? spread_between_studies(committed_, run.serving) : StudySpread{});
+    expected.measured = *studies.front(), expected.studies = static_cast<int>(studies.size());
     return expected;
   }
   const double oldest = std::max(tokens, kYoungestLawAge * run.parameters);

@@ -1,5 +1,9 @@
 // The loss gap of training in a recipe: measured on this very model at this age, else what the law of the loss gap
 // (tools/law/loss_law.h) forecasts.
+//
+// The committed studies read other texts than the reader's run will, with other batches. So their interval spans the
+// error of their runs and the spread between studies of one model (study_spread.h), twice: theirs and the reader's. The
+// reader's own studies are of the reader's text, and their interval is that of their runs.
 #pragma once
 
 #include <optional>
@@ -22,12 +26,15 @@ struct PlannedRun {
 /// Loss gap at one number of tokens, nats, with its 80% interval.
 struct ExpectedGap {
   MeanWithInterval gap;                 ///< mean: the median of a forecast
-  std::optional<GapEvidence> measured;  ///< the study that it comes from; null: the law
+  std::optional<GapEvidence> measured;  ///< the first of the studies that it is the mean of; null: the law
+  int studies = 0;                      ///< of this model; 0: the law
   int models = 0;  ///< of kYoungestLawAge and older that were studied in the recipe; 0: only younger ones
   bool younger = false;  ///< than the law's models: the gap is that at kYoungestLawAge
 
   /// Returns "measured", "law" or "law, young models".
   const char* evidence() const;
+  /// Returns true for a measurement that continued a BF16 model in the recipe.
+  bool continued() const { return measured && measured->training == TrainingStart::continued; }
   /// Returns what stands behind it: "this model", "7 trained models" or "young models".
   std::string evidence_words() const;
 };
@@ -45,10 +52,8 @@ class ExpectedGaps {
   const LossLaw& law() const { return law_; }
 
  private:
-  const GapEvidence* measured(const std::string& recipe, const PlannedRun& run, double tokens) const;
-
   const LossLaw& law_;
-  std::vector<GapEvidence> evidence_;
+  std::vector<GapEvidence> own_, committed_;
   std::vector<std::string> diverged_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "kernels/testing/catch.h"
 #include "tools/analysis/token_cost.h"
+#include "tools/law/study_spread.h"
 
 using namespace precbench;
 
@@ -30,6 +31,97 @@ TEST_CASE("ExpectedGaps: a study of this very model and age is used as it is", "
   // 80% by Student's t with two degrees of freedom: 1.886.
   CHECK(expected->gap.high == Approx(0.004 + 1.886 * 0.001).epsilon(1e-3));
   CHECK(gaps.at("mxfp8", {1e9, 1e12, Serving::raw}, 1e12)->gap.mean == 0.01);
+}
+
+TEST_CASE("ExpectedGaps: committed studies count together, with the spread between studies of one model",
+          "[advise]") {
+  GapEvidence other = study(1e9, 1000);
+  other.records = "another text", other.in_bf16 = MeasuredGap{0.006, 0.001};
+  const auto one = ExpectedGaps(committed_law(), {}, {study(1e9, 1000)}).at("mxfp8", kRun, 1e12);
+  const auto both = ExpectedGaps(committed_law(), {}, {study(1e9, 1000), other}).at("mxfp8", kRun, 1e12);
+  CHECK(one->studies == 1);
+  CHECK(both->studies == 2);
+  CHECK(both->gap.mean == Approx(0.005));
+  // The studies differ by 0.002 nats, so a third text may lie beyond either.
+  CHECK(both->gap.low < 0.004);
+  CHECK(both->gap.high > 0.006);
+  CHECK(both->gap.high - both->gap.low > one->gap.high - one->gap.low);
+  // A model with a single study has the spread that other models show: 0.1 of the raw gap here.
+  GapEvidence small = study(2e8, 1000);
+  small.in_bf16 = MeasuredGap{0.004, 0};
+  const auto spread = ExpectedGaps(committed_law(), {}, {study(1e9, 1000), other, small})
+                          .at("mxfp8", {2e8, 2e11, Serving::bf16}, 2e11);
+  CHECK(spread->gap.mean == 0.004);
+  CHECK(spread->gap.high > 0.004 + 3.078 * 0.001);  // 80% by Student's t with one degree of freedom
+}
+
+TEST_CASE("ExpectedGaps: the reader's own studies are of the reader's text", "[advise]") {
+  GapEvidence other = study(1e9, 1000);
+  other.in_bf16 = MeasuredGap{0.006, 0.001};
+  const auto own =
+      ExpectedGaps(committed_law(), {study(1e9, 1000)}, {study(1e9, 1000), other}).at("mxfp8", kRun, 1e12);
+  CHECK(own->studies == 1);
+  CHECK(own->gap.high == Approx(0.004 + 1.886 * 0.001).epsilon(1e-3));
+}
+
+TEST_CASE("ExpectedGaps: runs from scratch are preferred to continued ones", "[advise]") {
+  GapEvidence scratch = study(1e9, 1000);
+  scratch.training = TrainingStart::from_scratch, scratch.in_bf16 = MeasuredGap{0.009, 0.001};
+  const auto expected =
+      ExpectedGaps(committed_law(), {}, {study(1e9, 1000), scratch}).at("mxfp8", kRun, 1e12);
+  CHECK(expected->gap.mean == 0.009);
+  CHECK_FALSE(expected->continued());
+  CHECK(ExpectedGaps(committed_law(), {}, {study(1e9, 1000)}).at("mxfp8", kRun, 1e12)->continued());
+}
+
+TEST_CASE(
+    "ExpectedGaps: 80% intervals of SmolLM2 hold most of its studies, on other texts and with other batches",
+    "[advise]") {
+  const ExpectedGaps gaps(committed_law(), {}, committed_evidence());
+  int inside = 0, all = 0;
+  bool prose = false;
+  for (const GapEvidence& one : committed_evidence())
+    for (const Serving serving : {Serving::bf16, Serving::recipe}) {
+      const auto measured = served_gap(one, serving);
+      if (!measured || one.parameters != Approx(134.515e6).epsilon(1e-3)) continue;
+      const auto expected =
+          gaps.at(one.recipe, {one.parameters, 2e12, serving}, one.parameters * one.tokens_per_parameter);
+      REQUIRE((expected && expected->measured));
+      inside += expected->gap.low <= measured->mean && measured->mean <= expected->gap.high, ++all;
+      prose = prose || one.records.find("prose") != std::string::npos;
+    }
+  INFO(inside << " of " << all);
+  CHECK(all >= 30);
+  CHECK(inside >= 0.7 * all);
+  CHECK(prose);
+}
+
+TEST_CASE("spread_between_studies: pools differences over models and recipes, without the error of runs",
+          "[law]") {
+  const auto at = [](double parameters, const char* recipe, double gap, double error = 0) {
+    GapEvidence one = study(parameters, 1000);
+    one.recipe = recipe, one.in_bf16 = MeasuredGap{gap, error};
+    return one;
+  };
+  CHECK(spread_between_studies({at(1e9, "mxfp8", 0.004), at(1e9, "rowwise", 0.009)}, Serving::bf16).freedom ==
+        0);
+  // Two studies that differ by 0.002: a standard deviation of 0.001414, of a raw gap of 0.01.
+  const std::vector<GapEvidence> pair = {at(1e9, "mxfp8", 0.004), at(1e9, "mxfp8", 0.006)};
+  const StudySpread spread = spread_between_studies(pair, Serving::bf16);
+  CHECK(spread.share == Approx(0.1414).epsilon(1e-3));
+  CHECK(spread.freedom == 1);
+  // Equal studies of another model halve the variance; errors of the runs are taken off; younger models do not count.
+  std::vector<GapEvidence> more = pair;
+  more.push_back(at(2e8, "mxfp8", 0.003)), more.push_back(at(2e8, "mxfp8", 0.003));
+  CHECK(spread_between_studies(more, Serving::bf16).share == Approx(0.1).epsilon(1e-3));
+  CHECK(spread_between_studies(more, Serving::bf16).models == 2);
+  CHECK(
+      spread_between_studies({at(1e9, "mxfp8", 0.004, 0.001), at(1e9, "mxfp8", 0.006, 0.001)}, Serving::bf16)
+          .share == Approx(0.1).epsilon(1e-3));
+  CHECK(
+      spread_between_studies({at(1e9, "mxfp8", 0.004, 0.002), at(1e9, "mxfp8", 0.006, 0.002)}, Serving::bf16)
+          .share == 0);
+  CHECK(spread_between_studies(pair, Serving::recipe).freedom == 0);  // was not measured
 }
 
 TEST_CASE("ExpectedGaps: another model, age or deployment is that of the law", "[advise]") {

@@ -47,6 +47,14 @@ std::optional<MeanWithInterval> difference_at(const std::optional<DeploymentAnsw
   return found ? found->difference : std::nullopt;
 }
 
+/// Returns the held-out loss read in a recipe; null if it was not.
+std::optional<double> loss_in(const Evaluation& evaluation, const std::string& recipe) {
+  if (evaluation.readings)
+    for (const Reading& reading : *evaluation.readings)
+      if (reading.recipe == recipe) return reading.loss;
+  return std::nullopt;
+}
+
 /// Formats six significant digits: more than the runs resolve, and the same text on every machine.
 std::string digits(const std::optional<double>& value) { return value ? fmt::format("{:.6g}", *value) : ""; }
 
@@ -139,7 +147,7 @@ std::vector<GapEvidence> gap_evidence_of_long_runs(const RecordRefs& runs, const
   const SeedPairs partners(recipes.at("bf16"));
   for (const auto& [recipe, members] : recipes) {
     if (recipe == "bf16") continue;
-    std::vector<double> gaps, in_bf16, losses;
+    std::vector<double> gaps, in_bf16, in_recipe, losses;
     for (const LocatedRecord* member : members) {
       const LocatedRecord* partner = partners.of(*member);
       if (!partner) continue;
@@ -148,6 +156,8 @@ std::vector<GapEvidence> gap_evidence_of_long_runs(const RecordRefs& runs, const
       if (ours.step != theirs.step || !ours.loss || !theirs.loss) continue;
       gaps.push_back(*ours.loss - *theirs.loss), losses.push_back(*theirs.loss);
       if (ours.bf16_loss) in_bf16.push_back(*ours.bf16_loss - *theirs.loss);
+      const auto served = loss_in(ours, recipe), served_bf16 = loss_in(theirs, recipe);
+      if (served && served_bf16) in_recipe.push_back(*served - *served_bf16);
     }
     const Record& first = members.front()->record;
     const auto parameters = active_parameters_of(first), total = parameters_of(first);
@@ -165,6 +175,8 @@ std::vector<GapEvidence> gap_evidence_of_long_runs(const RecordRefs& runs, const
         first.definition && first.definition->recipe && first.definition->recipe->contains("schedule");
     if (in_bf16.size() == gaps.size() && !ends_in_bf16)
       one.in_bf16 = measured(*mean_with_interval(in_bf16), one.runs);
+    if (in_recipe.size() == gaps.size() && !ends_in_bf16)
+      one.in_recipe = measured(*mean_with_interval(in_recipe), one.runs);
     evidence.push_back(std::move(one));
   }
   return evidence;

@@ -9,6 +9,7 @@
 #include "tools/analysis/published_losses.h"
 #include "tools/analysis/token_cost.h"
 #include "tools/law/law_judgement.h"
+#include "tools/law/study_spread.h"
 
 namespace precbench {
 namespace {
@@ -81,6 +82,19 @@ LawTable served_table(const LossLaw& law) {
                                      fmt::format("{:.2f}", ratio.mean), fmt::format("{:.2f}", ratio.spread),
                                      fmt::format("{}", ratio.models)});
       }
+  return result;
+}
+
+LawTable studies_table(const std::vector<GapEvidence>& evidence) {
+  LawTable result{"studies", "Spread between studies of one model at one age", {}, ""};
+  result.table.columns = {text_column("served in"), number_column("models"), number_column("recipes and ages"),
+                          number_column("differences"), number_column("spread, % of the raw gap")};
+  for (const Serving serving : {Serving::bf16, Serving::recipe, Serving::raw}) {
+    const StudySpread spread = spread_between_studies(evidence, serving);
+    result.table.rows.push_back({serving == Serving::raw ? "raw gap" : served_words(serving),
+                                 fmt::format("{}", spread.models), fmt::format("{}", spread.groups),
+                                 fmt::format("{}", spread.freedom), fmt::format("{:.1f}", 100 * spread.share)});
+  }
   return result;
 }
 
@@ -193,6 +207,7 @@ std::vector<LawTable> law_tables(const LossLaw& law, const std::vector<GapEviden
           terms_table(law),
           recipes_table(law),
           served_table(law),
+          studies_table(evidence),
           left_out_table(evidence),
           published_table(law),
           failures_table()};

@@ -24,7 +24,7 @@ struct LawSizes {
   std::vector<std::string> recipes = {"tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"};
 };
 
-/// Returns all tables of the law: sizes, sizes-continued, terms, recipes, served, left-out, published, failures.
+/// Returns all tables of the law: sizes, sizes-continued, terms, recipes, served, studies, left-out, published, failures.
 /// `evidence`: what the law was fitted to.
 std::vector<LawTable> law_tables(const LossLaw& law, const std::vector<GapEvidence>& evidence,
                                  const LawSizes& sizes = {});

@@ -119,7 +119,8 @@ LossLaw::LossLaw(const std::vector<GapEvidence>& evidence) {
     if (one->in_bf16)
       (scratch ? in_weights_from_scratch : in_weights)[fp4][model_key(*one)].push_back(one->in_bf16->mean /
                                                                                        one->gap);
-    if (const auto cost = one->recipe_of_bf16_weights())
+    // As a ratio to the raw gap of continued runs: ratio() converts it for those from scratch.
+    if (const auto cost = one->recipe_of_bf16_weights(); cost && !scratch)
       of_bf16_weights[fp4][model_key(*one)].push_back(*cost / one->gap);
   }
   for (const bool fp4 : {false, true}) {
