@@ -21,10 +21,10 @@ constexpr std::size_t kFarRuns = 5;
 /// Fewest such differences that estimate a deviation.
 constexpr std::size_t kFewestFar = 15;
 /// Runs below which a series does not show its own deviation: the largest one that README.md simulates is taken.
-constexpr std::size_t kYoungRuns = 20;
+constexpr std::size_t kYoungRuns = 30;
 constexpr double kYoungDeviation = 0.01;
-/// Half the relative standard error of the robust deviation of normal runs, times the root of their number.
-constexpr double kDeviationError = 0.58;
+/// Relative standard error of the robust deviation of normal runs, times the root of their number.
+constexpr double kDeviationError = 1.16;
 /// Most runs by which the place of a change is corrected.
 constexpr std::size_t kMostMoved = 10;
 /// Shortest part of a segment that is examined on its own.
@@ -306,7 +306,7 @@ Shift shift_within(Values values, Boards boards, std::size_t begin, std::size_t 
           fraction(differences[differences.size() - 1 - std::min(low, differences.size() - 1)])};
 }
 
-/// Returns the size that a change must have: the deviation counts with half the standard error of its estimate.
+/// Returns the size that a change must have: the deviation counts with the standard error of its estimate.
 double least_change(Values values, Boards boards, const std::vector<std::size_t>& changes,
                     const ChangeRules& rules) {
   const std::size_t runs = values.size();

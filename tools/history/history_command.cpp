@@ -128,18 +128,19 @@ int report_history(const HistoryOptions& options, const HistoryCases& cases) {
 }
 
 void add_history_options(CLI::App& command, HistoryOptions& options) {
-  const auto in_group = [](CLI::Option* option) { return option->group("A history of nights"); };
-  CLI::Option* history = in_group(
-      command.add_flag("--history", options.asked,
-                       "changes of the step time over many runs: when, by how much, between which commits"));
+  const char* group = "A history of nights";
+  command
+      .add_flag("--history", options.asked,
+                "changes of the step time over many runs: when, by how much, between which commits")
+      ->group(group);
   const auto add = [&](const char* flag, std::string& value, const char* help, const char* type) {
-    return in_group(command.add_option(flag, value, help)->type_name(type)->needs(history));
+    command.add_option(flag, value, help)->type_name(type)->group(group);
   };
   add("--since", options.since,
-      "changes from then on, as days or weeks before the newest run, or as a date (default all); older runs are still "
-      "compared with",
+      "changes from then on: days or weeks before the newest run, or a date; older runs are still compared with "
+      "(default all changes)",
       "14d|2w|DATE");
-  add("--fail-on", options.fail_on, "exit status 1 if a case got slower since then; 3 if that is undecided",
+  add("--fail-on", options.fail_on, "exit status 1 if a case got slower since then, 3 if that is undecided",
       "slower");
   add("--append", options.append, "history file, read too, that gets the runs it lacks: 0.6 kB each", "FILE");
 }

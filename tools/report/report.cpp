@@ -267,7 +267,11 @@ nlohmann::ordered_json make_json(const RecordSet& set, const Selection& selectio
 }
 
 int report(const ReportOptions& options) {
-  if (options.history.asked) return report_history(history_options(options), options.history_cases);
+  const HistoryOptions& history = options.history;
+  for (const auto& [flag, value] : {std::pair("--since", &history.since), {"--fail-on", &history.fail_on},
+                                    {"--append", &history.append}})
+    if (!history.asked && !value->empty()) throw InvalidInput(fmt::format("{}: needs --history", flag));
+  if (history.asked) return report_history(history_options(options), options.history_cases);
   check_outputs({{"-o", options.output}}, options.paths);
   check_view(options);
   refuse_compressed(options.paths, "precbench report -");

@@ -45,7 +45,7 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
       "  precbench report out/first baseline.jsonl --format csv -o records.csv\n"
       "  # add a nightly run to a history, and fail if a case got slower in the last two weeks\n"
       "  precbench report --history out/nightly --append history.jsonl --since 14d --fail-on slower\n"
-      "Exit status: 0 done; 1 a figure could not be drawn, or with --fail-on a case got slower; 2 bad input;\n"
+      "Exit status: 0 done; 1 a figure could not be drawn, or with --fail-on a case got slower; 2 bad input; "
       "3 a history has too few nights, or with --fail-on is undecided.");
   command
       ->add_option("PATH", options.paths,
