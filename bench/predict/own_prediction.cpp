@@ -38,6 +38,7 @@ std::optional<std::string> predict_record(const Record& record, OwnPrediction& r
   if (record.status != Status::ok || !record.metrics || !record.metrics->tokens_per_s)
     return "no speed of its own";
   if (!record.env.gpu) return "not on a GPU";
+  if (record.source) return "of another program";
   if (!record.support || record.support->path() != ExecutionPath::native) return "emulated";
   const double measured_ms = step_ms_of_speed(record).value_or(0);
   if (measured_ms <= 0) return "no step time";

@@ -46,13 +46,17 @@ TEST_CASE("errors_by_gpus: groups steps by GPU and keeps uneven ones out of the 
 
 TEST_CASE("predict_records: says why a record is not predicted", "[cost-model]") {
   RecordSet set;
-  set.records.resize(2);
+  set.records.resize(3);
   set.records[0].record.status = Status::crashed;
   set.records[1].record.status = Status::ok;
   set.records[1].record.metrics.emplace().tokens_per_s = 1000;
+  set.records[2].record = set.records[1].record;
+  set.records[2].record.env.gpu.emplace();
+  set.records[2].record.source.emplace();
   const OwnPredictions predictions = predict_records(set);
   CHECK(predictions.steps.empty());
-  CHECK(predictions.reasons == std::map<std::string, int>{{"no speed of its own", 1}, {"not on a GPU", 1}});
+  CHECK(predictions.reasons == std::map<std::string, int>{
+                                   {"no speed of its own", 1}, {"not on a GPU", 1}, {"of another program", 1}});
 }
 
 }  // namespace

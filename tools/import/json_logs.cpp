@@ -14,8 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Limits of trainer_state.json: a million entries of its history have fewer.
-constexpr JsonLimits kStateLimits{.bytes = std::size_t{128} << 20, .depth = 16, .members = 4096};
+/// Limits of trainer_state.json: 200,000 entries of its history are within them.
+constexpr JsonLimits kStateLimits{
+    .bytes = std::size_t{64} << 20, .depth = 16, .members = 4096, .values = 4'000'000};
 
 std::optional<double> number_at(const Json& json, const char* key) {
   const auto found = json.find(key);
