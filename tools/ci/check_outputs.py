@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks that examples in the pages print what the pages show: a code block of commands (sh) with a plain code block right behind it.
-Run are only commands that train and write nothing: dry runs, plans, laws, imports and reports. "# excerpt of FILE" behind a command stands for the report of
+Run are only commands that train and write nothing: dry runs, plans, laws, imports, explanations and reports. "# excerpt of FILE" behind a command stands for the report of
 that file. Lines and columns may be left out of what is shown; all other words must be there, in this order.
 
 Usage: tools/ci/check_outputs.py     prints the lines that differ; needs build/precbench, or PRECBENCH=the program
@@ -24,7 +24,7 @@ def command(block):
     if excerpt := re.search(r"# excerpt of (\S+)", line):
         return ["report", excerpt[1]]
     words = shlex.split(line, comments=True)[1:]
-    reads = words[0] in ("plan", "law", "report") or (words[0] == "import" and "--out" not in words)
+    reads = words[0] in ("plan", "law", "report", "explain") or (words[0] == "import" and "--out" not in words)
     return words if reads or "--dry-run" in words else None
 
 

@@ -23,7 +23,8 @@ struct ExplainCommand {
   bool json = false;
 };
 
-/// Returns the rates of a GPU. `by_user`: its name is the value of --gpu, and an unknown one is InvalidInput; else it is the
+/// Returns the rates of a GPU. `by_user`: its name is the value of --gpu, and an unknown one is InvalidInput; else it
+/// is the
 /// trace's, and null means that there are none.
 using ExpectationOf = std::function<std::unique_ptr<Expectation>(const std::string& gpu, bool by_user)>;
 

@@ -153,10 +153,11 @@ std::string gemm_table(const ExplainedTrace& one, const Screen& screen) {
 }
 
 std::string findings_text(const ExplainedTrace& one, const Screen& screen) {
-  const auto whole = static_cast<double>(one.all.steps.step.duration());
+  const double whole = one.all.unprofiled;
   if (one.all.findings.empty())
     return fmt::format("\nNo lost time above {:.0f}% of the step was found.\n", 100 * kLeastLoss);
-  std::string text = "\nLost time, most first; each repair alone:\n";
+  std::string text = fmt::format("\nLost time of a step of {} ms without the profiler; each repair alone:\n",
+                                 ms_text(whole));
   int number = 0;
   for (const Finding& finding : one.all.findings) {
     text += paragraph(fmt::format("{}. {}: {} ms of the step ({})", ++number, finding.title,
@@ -256,7 +257,7 @@ nlohmann::ordered_json trace_json(const ExplainedTrace& one) {
                   {"synchronization_ms", ms(static_cast<double>(one.all.gaps[GapCause::synchronize]))},
                   {"host_ms", ms(static_cast<double>(one.all.gaps[GapCause::host]))},
                   {"compilation_ms", ms(static_cast<double>(one.all.gaps[GapCause::compile]))}};
-  json["host_ms"] = ms(static_cast<double>(one.all.gaps.host_time));
+  json["step_without_profiler_ms"] = ms(one.all.unprofiled);
   json["findings"] = nlohmann::ordered_json::array();
   for (const Finding& finding : one.all.findings)
     json["findings"].push_back({{"id", finding.id},

@@ -182,12 +182,15 @@ TEST_CASE("explain: kernels are classified by name and operation", "[explain]") 
   CHECK(classify("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", Ops{}) == WorkClass::collective);
   CHECK(classify("nvjet_qqtst_256x128", Ops{}) == WorkClass::gemm);
   CHECK(classify("anything", Ops{"aten::_scaled_mm"}) == WorkClass::gemm);
+  CHECK(classify("void at::native::vectorized_elementwise_kernel", Ops{"aten::copy_", "aten::mm"}) ==
+        WorkClass::elementwise);
   CHECK(classify("flash_fwd_kernel", Ops{}) == WorkClass::attention);
   CHECK(classify("triton_red_fused_abs_amax_4", Ops{}) == WorkClass::cast);
   CHECK(classify("triton_poi_fused_mul_silu_1", Ops{}) == WorkClass::elementwise);
   CHECK(classify("triton_red_fused_add_mean_rsqrt_1", Ops{}) == WorkClass::norm);
   CHECK(classify("triton_tem_fused_mm_t_3", Ops{}) == WorkClass::gemm);
-  CHECK(classify("triton_poi_fused__scaled_mm__to_copy_clamp_mul_t_2", Ops{}) == WorkClass::cast);  // writes its operand
+  CHECK(classify("triton_poi_fused__scaled_mm__to_copy_clamp_mul_t_2", Ops{}) ==
+        WorkClass::cast);  // writes its operand
   CHECK(classify("void at::native::vectorized_elementwise_kernel",
                  Ops{"aten::mul", "Optimizer.step#AdamW.step"}) == WorkClass::optimizer);
   CHECK(classify("void transformer_engine::cast_transpose_kernel", Ops{}) == WorkClass::cast);

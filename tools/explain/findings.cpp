@@ -35,19 +35,21 @@ bool fusible(const Work& work) {
     case WorkClass::cast:
     case WorkClass::norm:
     case WorkClass::loss:
-      return !work.generated && !work.math_attention;
+      return !work.generated && !work.fill && !work.math_attention;
     default:
       return false;
   }
 }
 
-/// Rules of one step.
+/// Rules of one step. Each changes the step's items, and replays them.
 class Rules {
  public:
   Rules(const TrainingTrace& trace, Explanation& all, const Expectation* expectation)
       : trace_(trace), all_(all), step_(all.steps.step), gaps_(all.gaps), expected_(expectation) {
-    step_time_ = static_cast<double>(step_.duration());
-    busy_ = step_time_ - static_cast<double>(step_.time(WorkClass::idle));
+    items_ = replay_items(trace, step_, all.steps.waits_at_end);
+    now_ = replay(items_, kHostShare);
+    all.unprofiled = now_;
+    remaining_ = items_;
   }
 
   void apply() {
@@ -55,7 +57,6 @@ class Rules {
     waiting();
     copies();
     not_fused();
-    launch_bound();
     optimizer();
     attention();
     wide_gemms();
@@ -63,71 +64,134 @@ class Rules {
     unconverted();
     small_gemms();
     collectives();
-    graph_breaks();
     small_batch();
-    std::erase_if(all_.findings, [&](const Finding& one) { return one.lost < kLeastLoss * step_time_; });
+    graph_breaks();
+    launch_bound();
+    std::erase_if(all_.findings, [&](const Finding& one) { return one.lost < kLeastLoss * now_; });
     std::stable_sort(all_.findings.begin(), all_.findings.end(),
                      [](const Finding& a, const Finding& b) { return a.lost > b.lost; });
   }
 
  private:
-  double ms(double ns) const { return ns / kMs; }
-  /// Time of the step without waiting for the host, if the host keeps up with it.
-  double without_waiting() const {
-    const double gpu = busy_ + static_cast<double>(gaps_[GapCause::device]);
-    return std::max(gpu, static_cast<double>(gaps_.host_time));
+  using Items = std::vector<ReplayItem>;
+
+  static double ms(double ns) { return ns / kMs; }
+  static double ms(std::int64_t ns) { return static_cast<double>(ns) / kMs; }
+
+  const Work& work_of(const ReplayItem& item) const { return step_.work[item.work]; }
+
+  /// Adds a finding whose repair turns the step into `repaired`. `host`: the repair makes fewer launches or waits, so
+  /// that what
+  /// launch_bound() finds is what remains after it.
+  void add(Finding finding, const Items& repaired, bool host = false) {
+    finding.predicted = replay(repaired, kHostShare);
+    finding.lost = now_ - finding.predicted;
+    if (finding.lost < kLeastLoss * now_) return;
+    all_.findings.push_back(std::move(finding));
+    if (!host) return;
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      ReplayItem& left = remaining_[i];
+      left.host = std::min(left.host, repaired[i].host);
+      left.hole = std::min(left.hole, repaired[i].hole);
+      left.compile = std::min(left.compile, repaired[i].compile);
+      left.duration = std::min(left.duration, repaired[i].duration);
+      left.gap = std::min(left.gap, repaired[i].gap);
+      left.waits = left.waits && repaired[i].waits;
+      left.removed = left.removed || repaired[i].removed;
+    }
   }
-  void add(Finding finding) {
-    finding.lost = std::min(finding.lost, step_time_);
-    if (finding.predicted == 0) finding.predicted = step_time_ - finding.lost;
-    if (finding.lost > 0) all_.findings.push_back(std::move(finding));
+
+  /// Removes a launch with its kernel.
+  static void remove(ReplayItem& item) {
+    item.host = item.duration = item.gap = 0;
+    item.removed = true;
   }
 
   void recompilation() {
-    const auto idle = static_cast<double>(gaps_[GapCause::compile]);
-    if (gaps_.compile_time == 0 || idle <= 0) return;
+    if (gaps_.compile_time == 0) return;
+    Items repaired = items_;
+    for (ReplayItem& item : repaired) {
+      item.compile = 0;
+      // What lasts this long between launches loads code or plans kernels; benchmarks of kernels end with the
+      // compilation, too.
+      item.host = std::min(item.host, kLongestHostNs);
+      if (!item.waits && is_benchmark(work_of(item))) remove(item);
+    }
     add({.id = "recompilation",
          .title = "torch.compile compiles inside the step",
          .evidence = fmt::format("The host compiled for {:.1f} ms, in which the GPU waited {:.1f} ms.",
-                                 ms(static_cast<double>(gaps_.compile_time)), ms(idle)),
+                                 ms(gaps_.compile_time), ms(gaps_[GapCause::compile])),
          .repair =
-             "keep shapes equal in all steps, or mark the changing size as dynamic (torch._dynamo.mark_dynamic)",
-         .lost = idle});
+             "keep shapes equal in all steps, or mark the changing size as dynamic (torch._dynamo.mark_dynamic)"},
+        repaired, true);
+  }
+
+  bool is_benchmark(const Work& work) const {
+    for (std::uint32_t op = work.op; op != kNoIndex; op = trace_.ops[op].parent)
+      if (trace_.name(trace_.ops[op].name).find("benchmark") != std::string::npos) return true;
+    return false;
   }
 
   void waiting() {
-    const auto sync = static_cast<double>(gaps_[GapCause::synchronize]),
-               host = static_cast<double>(gaps_[GapCause::host]);
-    if (sync + host <= 0) return;
-    const double after = std::max(without_waiting(), step_time_ - sync - host);
-    const bool holes = host > sync;
+    const std::int64_t sync = gaps_[GapCause::synchronize], host = gaps_[GapCause::host];
+    Items repaired = items_;
+    double holes = 0, compile = 0;
+    int waits = 0;
+    for (std::size_t i = 0; i < repaired.size(); ++i) {
+      ReplayItem& item = repaired[i];
+      // A wait for a copy goes with the copy.
+      std::size_t launch = i;
+      while (launch > 0 && items_[launch].waits) --launch;
+      const bool copy = !items_[launch].waits && work_of(items_[launch]).work_class == WorkClass::copy &&
+                        items_[launch].duration > kLongCopyNs;
+      if (item.waits && !copy) {
+        ++waits;
+        item.waits = false;
+        item.removed = true;
+      }
+      holes += item.hole;
+      compile += item.compile;
+      item.hole = 0;
+    }
+    if (waits == 0 && holes == 0) return;
+    const bool idle = static_cast<double>(host) > static_cast<double>(sync) || waits == 0;
     add({.id = "launch_gaps",
-         .title = holes ? "The GPU waits while the host does something else"
-                        : "The host waits for the GPU and falls behind",
-         .evidence = holes ? fmt::format("The GPU was idle for {:.2f} ms in which the host launched nothing.",
-                                         ms(host + sync))
-                           : fmt::format("The GPU was idle for {:.2f} ms after {} waits, the longest in {}.",
-                                         ms(host + sync), gaps_.waits, gaps_.waited_in),
+         .title = idle ? "The GPU waits while the host does something else"
+                       : "The host waits for the GPU and falls behind",
+         .evidence =
+             idle
+                 ? fmt::format(
+                       "In {:.2f} ms of the step the host launched nothing; the GPU was idle for {:.2f} ms after it.",
+                       ms(holes), ms(host + sync))
+                 : fmt::format(
+                       "The host waited {} times, the longest in {}; the GPU was idle for {:.2f} ms after it.",
+                       waits, gaps_.waited_in, ms(host + sync)),
          .repair =
-             holes
+             idle
                  ? "prepare batches ahead in other processes, and do nothing else between launches"
-                 : "remove synchronization from the step: .item(), print, torch.cuda.synchronize, copies to the host",
-         .lost = step_time_ - after,
-         .predicted = after});
+                 : "remove synchronization from the step: .item(), print, torch.cuda.synchronize, copies to the host"},
+        repaired, true);
   }
 
   void copies() {
-    const auto copied = static_cast<double>(step_.time(WorkClass::copy));
+    Items repaired = items_;
+    for (std::size_t i = 0; i < repaired.size(); ++i) {
+      if (items_[i].waits || work_of(items_[i]).work_class != WorkClass::copy ||
+          items_[i].duration < kLongCopyNs)
+        continue;
+      remove(repaired[i]);
+      for (std::size_t j = i + 1; j < repaired.size() && items_[j].waits; ++j)
+        repaired[j].waits = false, repaired[j].removed = true;
+    }
     add({.id = "memcpy",
          .title = "Copies between host and GPU are exposed",
-         .evidence = fmt::format("For {:.2f} ms the GPU only copied.", ms(copied)),
+         .evidence = fmt::format("For {:.2f} ms the GPU only copied.", ms(step_.time(WorkClass::copy))),
          .repair =
-             "keep the data on the GPU, or copy from pinned memory on another stream (non_blocking=True)",
-         .lost = copied});
+             "keep the data on the GPU, or copy from pinned memory on another stream (non_blocking=True)"},
+        repaired, true);
   }
 
-  /// Eager kernels that a compiler would fuse. A fused chain takes as long as its slowest kernel; a chain ends at other work and
-  /// at a reduction of a whole tensor.
+  /// Eager kernels that a compiler would fuse. A chain ends at other work and at a reduction of a whole tensor.
   void not_fused() {
     struct Part {
       double time = 0, fused = 0;
@@ -135,46 +199,63 @@ class Rules {
       double lost() const { return time - fused; }
     };
     Part casts, others;
-    double generated = 0;
-    Part chain;
-    double slowest = 0, elements = 0;
-    bool casting = false, reduces = false;
+    Items repaired = items_;
+    std::vector<std::size_t> item_of(step_.work.size());
+    for (std::size_t i = 0; i < items_.size(); ++i)
+      if (!items_[i].waits) item_of[items_[i].work] = i;
+    std::vector<std::size_t> chain;  // indices of step_.work
+    bool casting = false;
     const auto finish = [&] {
+      if (chain.empty()) return;
       Part& part = casting ? casts : others;
-      part.time += chain.time;
-      // A fused cast reads 16 bits, and writes 8 bits unless it only finds the maximum; eager ones work in FP32.
-      if (casting && expected_ && elements > 0)
-        slowest = std::min(slowest, expected_->stream((reduces ? 2 : 3) * elements));
+      double slowest = 0, elements = 0, bytes = 0;
+      std::size_t kept = chain.front();
+      for (const std::size_t i : chain) {
+        const Work& work = step_.work[i];
+        part.time += static_cast<double>(work.duration);
+        elements = std::max(elements, work.elements);
+        if (static_cast<double>(work.duration) > slowest) kept = i;
+        slowest = std::max(slowest, static_cast<double>(work.duration));
+      }
+      part.kernels += static_cast<int>(chain.size());
+      if (expected_ && elements > 0 && chain.size() > 1) {
+        // A fused cast reads 16 bits, and writes 8 unless it only finds the maximum. Other chains read and write 16
+        // bits.
+        bytes = (casting ? (step_.work[chain.back()].to_scalar ? 2 : 3) : kFusedBytes) * elements;
+        slowest = std::min(slowest, expected_->stream(bytes));
+      }
       part.fused += slowest;
-      part.kernels += chain.kernels;
-      chain = {};
-      slowest = elements = 0;
-      casting = reduces = false;
+      for (const std::size_t i : chain) {
+        ReplayItem& item = repaired[item_of[i]];
+        if (i == kept)
+          item.duration = slowest;
+        else
+          remove(item);
+      }
+      chain.clear();
     };
-    for (const Work& work : step_.work) {
+    double generated = 0;
+    for (std::size_t i = 0; i < step_.work.size(); ++i) {
+      const Work& work = step_.work[i];
       if (work.generated) generated += static_cast<double>(work.duration);
       if (!fusible(work)) {
         finish();
         continue;
       }
       const bool cast = work.float8 || work.work_class == WorkClass::cast;
-      if (chain.kernels > 0 && cast != casting) finish();
+      if (cast != casting) finish();
       casting = cast;
-      chain.time += static_cast<double>(work.duration);
-      slowest = std::max(slowest, static_cast<double>(work.duration));
-      elements = std::max(elements, work.elements);
-      ++chain.kernels;
-      reduces = work.to_scalar;
-      if (reduces) finish();
+      chain.push_back(i);
+      if (work.to_scalar) finish();
     }
     finish();
-    const double lost = casts.lost() + others.lost();
-    if (lost <= 0) return;
-    const bool nothing_compiled = generated < 0.1 * (casts.time + others.time);
-    const auto late = static_cast<double>(gaps_[GapCause::launch] - gaps_.in_optimizer);
-    const double saved_launches =
-        casts.kernels + others.kernels > static_cast<int>(step_.work.size()) / 3 ? late : 0;
-    eager_ = lost + saved_launches;
+    if (casts.lost() + others.lost() < kLeastUnfused * now_) return;
+    // Compiled code spends no more of the host's time on a launch than eager code does on average.
+    double host = 0;
+    for (const ReplayItem& item : items_) host += item.host;
+    for (ReplayItem& item : repaired)
+      if (!item.waits) item.host = std::min(item.host, host / static_cast<double>(items_.size()));
+    const bool nothing_compiled = generated < 0.05 * (casts.time + others.time);
     if (casts.lost() > others.lost() && !nothing_compiled) {
       add({.id = "casts",
            .title = "Casts are not fused",
@@ -182,8 +263,8 @@ class Rules {
                "{} kernels of quantization take {:.2f} ms; fused they would take about {:.2f} ms.",
                casts.kernels, ms(casts.time), ms(casts.fused)),
            .repair =
-               "compile the quantized linears with the rest of the block, or use fused quantization kernels",
-           .lost = lost + saved_launches});
+               "compile the quantized linears with the rest of the block, or use fused quantization kernels"},
+          repaired, true);
       return;
     }
     add({.id = "not_compiled",
@@ -194,31 +275,75 @@ class Rules {
                          casts.kernels > 0 ? fmt::format(" ({} of quantization)", casts.kernels) : "",
                          ms(casts.time + others.time), ms(casts.fused + others.fused)),
          .repair = nothing_compiled ? "torch.compile the blocks and the loss"
-                                    : "torch.compile what is left out, often the loss",
-         .lost = lost + saved_launches});
+                                    : "torch.compile what is left out, often the loss"},
+        repaired, true);
   }
 
+  /// What remains of waiting for launches after the other repairs, with one launch for all kernels.
   void launch_bound() {
-    const auto late = static_cast<double>(gaps_[GapCause::launch] - gaps_.in_optimizer);
-    if (eager_ > late || late < 0.1 * step_time_) return;
-    add({.id = "launch_bound",
+    Items repaired = remaining_;
+    std::size_t kernels = 0;
+    for (ReplayItem& item : repaired) {
+      kernels += !item.waits && !item.removed;
+      item.host = 0;
+    }
+    const double before = replay(remaining_, kHostShare), after = replay(repaired, kHostShare),
+                 lost = before - after;
+    if (lost < kLeastLaunchBound * now_) return;
+    all_.findings.push_back(
+        {.id = "launch_bound",
          .title = "The host launches kernels more slowly than the GPU runs them",
-         .evidence = fmt::format("{} kernels in {:.2f} ms; the GPU was idle for {:.2f} ms between them.",
-                                 step_.work.size(), ms(step_time_), ms(late)),
+         .evidence =
+             fmt::format("{} kernels wait {:.2f} ms for the host, by its time as traced less {:.0f}% for the "
+                         "profiler.",
+                         kernels, ms(lost), 100 * (1 - kHostShare)),
          .repair = "CUDA graphs (torch.compile(mode=\"reduce-overhead\")), or a larger batch",
-         .lost = late});
+         .lost = lost,
+         .predicted = now_ - lost});
   }
 
   void optimizer() {
     double time = 0;
     int kernels = 0;
-    std::map<std::string, double> by_op;  // elements of the first inputs
-    std::map<std::string, double> width;
     for (const Work& work : step_.work) {
       if (work.work_class != WorkClass::optimizer) continue;
       time += static_cast<double>(work.duration);
       ++kernels;
     }
+    const auto [parameters, element] = updated_parameters();
+    if (!expected_ || kernels < 20 || parameters == 0) return;
+    const double bytes = 7 * parameters * element;  // reads p, g, m, v; writes p, m, v
+    const double fused = std::min(expected_->update(bytes), time);
+    int launches = 0;
+    for (const Work& work : step_.work)
+      launches += work.work_class == WorkClass::optimizer && !is_multi_tensor(work);
+    if (launches < kernels / 2 && time < 1.5 * fused) return;  // a few launches for all tensors
+    Items repaired = items_;
+    const auto kept = static_cast<int>(std::ceil(parameters / kTensorsOfLaunch));
+    int count = 0;
+    for (ReplayItem& item : repaired) {
+      if (item.waits || work_of(item).work_class != WorkClass::optimizer) continue;
+      if (count++ < std::max(kept, 1))
+        item.duration = fused / std::max(kept, 1);
+      else
+        remove(item);
+    }
+    add({.id = "optimizer",
+         .title = "The optimizer is not fused",
+         .evidence =
+             fmt::format("{} kernels update {:.0f} M parameters in {:.2f} ms; one pass takes {:.2f} ms.",
+                         kernels, parameters / 1e6, ms(time), ms(fused)),
+         .repair = "fused=True (torch.optim.AdamW), or another fused optimizer"},
+        repaired, true);
+  }
+
+  bool is_multi_tensor(const Work& work) const {
+    return trace_.name(work.name).find("multi_tensor") != std::string::npos;
+  }
+
+  /// Returns the number of parameters that the optimizer updates, and the bytes of one.
+  std::pair<double, double> updated_parameters() const {
+    std::map<std::string, double> by_op, width;  // elements of the first inputs
     std::set<std::uint32_t> seen;
     for (const Work& work : step_.work) {
       if (work.work_class != WorkClass::optimizer) continue;
@@ -236,25 +361,12 @@ class Rules {
           width[trace_.name(event.name)] = inputs.types.front().find("BFloat16") != std::string::npos ? 2 : 4;
       }
     }
-    if (!expected_ || kernels < 20) return;
     // Adam divides once per parameter.
     for (const char* once :
-         {"aten::addcdiv_", "aten::_foreach_addcdiv_", "aten::_fused_adamw_", "aten::_fused_adam_"}) {
-      const auto found = by_op.find(once);
-      if (found == by_op.end() || found->second == 0) continue;
-      const double bytes =
-          7 * found->second * (width.contains(once) ? width[once] : 4);  // reads p, g, m, v; writes p, m, v
-      const double fused = expected_->update(bytes), gaps = static_cast<double>(gaps_.in_optimizer);
-      if (time + gaps < 1.5 * fused) return;
-      add({.id = "optimizer",
-           .title = "The optimizer is not fused",
-           .evidence =
-               fmt::format("{} kernels update {:.0f} M parameters in {:.2f} ms; one pass takes {:.2f} ms.",
-                           kernels, found->second / 1e6, ms(time + gaps), ms(fused)),
-           .repair = "fused=True (torch.optim.AdamW), or another fused optimizer",
-           .lost = time + gaps - fused});
-      return;
-    }
+         {"aten::addcdiv_", "aten::_foreach_addcdiv_", "aten::_fused_adamw_", "aten::_fused_adam_"})
+      if (const auto found = by_op.find(once); found != by_op.end() && found->second > 0)
+        return {found->second, width.contains(once) ? width[once] : 4};
+    return {0, 0};
   }
 
   void attention() {
@@ -273,35 +385,61 @@ class Rules {
     double fused = 0;
     for (const auto& [shape, gemms] : shapes)  // two GEMMs forward, four backward
       fused += expected_->attention(shape[0], shape[1], shape[2]) * gemms / 6;
+    if (fused >= time) return;
     add({.id = "attention",
          .title = "Attention is written out instead of fused",
          .evidence = fmt::format(
              "GEMMs and softmax over whole score matrices take {:.2f} ms; flash attention takes about {:.2f} ms.",
              ms(time), ms(fused)),
          .repair =
-             "let scaled_dot_product_attention choose flash or cuDNN attention: BF16, a head size that it knows, no explicit mask",
-         .lost = time - fused});
+             "let scaled_dot_product_attention choose flash or cuDNN attention: BF16, a head size that it knows, "
+             "no explicit mask"},
+        scaled([&](const Work& work) { return work.math_attention ? fused / time : 1; }));
+  }
+
+  /// Returns the items with the kernels' durations times a factor.
+  template <class Factor>
+  Items scaled(const Factor& factor) const {
+    Items repaired = items_;
+    for (ReplayItem& item : repaired)
+      if (!item.waits) item.duration *= factor(work_of(item));
+    return repaired;
+  }
+
+  /// Returns the items with the durations of GEMMs times the factor of their shape.
+  Items with_gemms(const std::map<GemmShape, double>& factors) const {
+    return scaled([&](const Work& work) {
+      const auto found = work.gemm ? factors.find(*work.gemm) : factors.end();
+      return found == factors.end() ? 1.0 : found->second;
+    });
   }
 
   void wide_gemms() {
     double time = 0, narrow = 0;
+    std::map<GemmShape, double> factors;
     for (const GemmRow& row : all_.gemms) {
       if (row.shape.format != GemmFormat::fp32 || row.shape.m == 0 || !expected_) continue;
+      const double after =
+          expected_->gemm(row.shape, GemmFormat::bf16, row.wgrad) * row.calls * all_.calibration;
+      if (after <= 0 || row.time <= 0) continue;
       time += static_cast<double>(row.time);
-      narrow += expected_->gemm(row.shape, GemmFormat::bf16, row.wgrad) * row.calls * all_.calibration;
+      narrow += after;
+      factors[row.shape] = after / static_cast<double>(row.time);
     }
     if (time == 0) return;
     add({.id = "fp32",
          .title = "GEMMs run in FP32",
          .evidence = fmt::format("They take {:.2f} ms; in BF16 they would take about {:.2f} ms.", ms(time),
                                  ms(narrow)),
-         .repair = "run them in BF16 with FP32 accumulation (autocast, or no .float() before the linear)",
-         .lost = time - narrow});
+         .repair = "run them in BF16 with FP32 accumulation (autocast, or no .float() before the linear)"},
+        with_gemms(factors));
   }
 
   void alignment() {
-    double lost = 0, time = 0;
+    double lost = 0, time = 0, pads = 0;
+    int kernels = 0;
     std::string example;
+    std::map<GemmShape, double> factors;
     for (const GemmRow& row : all_.gemms) {
       if (row.shape.m == 0 || row.shape.batch > 1 || aligned(row.shape) || !expected_) continue;
       const double after =
@@ -309,31 +447,39 @@ class Rules {
       if (after <= 0 || static_cast<double>(row.time) < 1.15 * after) continue;
       lost += static_cast<double>(row.time) - after;
       time += static_cast<double>(row.time);
+      factors[row.shape] = after / static_cast<double>(row.time);
       if (example.empty()) example = fmt::format("{} x {} x {}", row.shape.m, row.shape.n, row.shape.k);
     }
-    double pads = 0;
-    int kernels = 0;
-    for (const Work& work : step_.work) {
-      bool pad = trace_.name(work.name).find("constant_pad") != std::string::npos;
-      for (std::uint32_t op = work.op; op != kNoIndex && !pad; op = trace_.ops[op].parent)
-        pad = trace_.name(trace_.ops[op].name) == "aten::constant_pad_nd";
-      if (!pad) continue;
-      pads += static_cast<double>(work.duration);
+    Items repaired = with_gemms(factors);
+    for (ReplayItem& item : repaired) {
+      if (item.waits || !pads_operand(work_of(item))) continue;
+      pads += item.duration;
       ++kernels;
+      remove(item);
     }
     if (lost + pads == 0) return;
+    const std::string padding = fmt::format("{} kernels only pad operands, in {:.2f} ms", kernels, ms(pads));
     add({.id = "alignment",
          .title = "Sizes of GEMMs are not aligned",
          .evidence = example.empty()
-                         ? fmt::format("{} kernels pad operands, in {:.2f} ms.", kernels, ms(pads))
+                         ? padding + "."
                          : fmt::format("GEMMs such as {} take {:.2f} ms, with aligned sizes {:.2f} ms{}.",
-                                       example, ms(time), ms(time - lost),
-                                       kernels ? fmt::format("; {} kernels pad operands in {:.2f} ms",
-                                                             kernels, ms(pads))
-                                               : ""),
+                                       example, ms(time), ms(time - lost), kernels ? "; " + padding : ""),
          .repair =
-             "make every size a multiple of 64: pad the vocabulary, choose sequences of whole multiples",
-         .lost = lost + pads});
+             "make every size a multiple of 64: pad the vocabulary, choose sequences of whole multiples"},
+        repaired);
+  }
+
+  /// Returns true for a kernel that copies an operand of a GEMM into a larger one: an eager pad, or what torch.compile
+  /// puts before
+  /// GEMMs with a vocabulary that is no multiple of 8.
+  bool pads_operand(const Work& work) const {
+    for (std::uint32_t op = work.op; op != kNoIndex; op = trace_.ops[op].parent)
+      if (trace_.name(trace_.ops[op].name) == "aten::constant_pad_nd") return true;
+    const std::string& name = trace_.name(work.name);
+    if (!work.generated || all_.vocabulary % 8 == 0) return false;
+    return name.starts_with("triton_poi_fused_") && name.find("mm_") != std::string::npos &&
+           work.elements >= static_cast<double>(all_.vocabulary);
   }
 
   bool is_head(const GemmShape& shape) const {
@@ -341,41 +487,58 @@ class Rules {
            (shape.m == all_.vocabulary || shape.n == all_.vocabulary || shape.k == all_.vocabulary);
   }
 
-  /// Bytes that quantizing both operands of a GEMM moves: each tensor is read twice and written twice for two GEMMs.
-  static double cast_bytes(const GemmShape& shape) {
+  /// Returns the elements of both operands of a GEMM.
+  static double operands(const GemmShape& shape) {
     const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n),
                k = static_cast<double>(shape.k);
-    return 3 * (m * k + n * k);
+    return m * k + n * k;
+  }
+
+  /// Returns the time that quantizing takes in this step, for each element of an FP8 GEMM's operands. Kernels that also
+  /// do other
+  /// work count whole, since that work would be fused into a kernel that exists anyway.
+  double cast_time_per_element() const {
+    double time = 0, elements = 0;
+    for (const Work& work : step_.work) {
+      const std::string& name = trace_.name(work.name);
+      if (work.generated &&
+          (name.find("clamp") != std::string::npos || name.find("abs_") != std::string::npos))
+        time += static_cast<double>(work.duration);
+    }
+    for (const GemmRow& row : all_.gemms)
+      if (row.shape.format == GemmFormat::fp8) elements += operands(row.shape) * row.calls;
+    return elements > 0 ? std::max(time / elements, expected_->stream(3)) : 0;
   }
 
   void unconverted() {
-    double fp8 = 0, lost = 0, time = 0, fp8_time = 0, fp8_expected = 0;
+    double lost = 0, time = 0, fp8_time = 0, fp8_expected = 0;
     bool rowwise = false;
     for (const GemmRow& row : all_.gemms)
       if (row.shape.format == GemmFormat::fp8) {
-        fp8 += row.shape.flops() * row.calls;
         fp8_time += static_cast<double>(row.time);
         fp8_expected += row.expected;
         rowwise |= row.shape.rowwise;
       }
-    if (fp8 == 0 || !expected_) return;
+    if (fp8_time == 0 || !expected_) return;
     const double calibration = fp8_expected > 0 ? fp8_time / fp8_expected : 1;
+    const double cast = cast_time_per_element();
     std::set<std::string> shapes;
+    std::map<GemmShape, double> factors;
     for (const GemmRow& row : all_.gemms) {
       GemmShape shape = row.shape;
-      if (!is_16_bit(shape.format) || shape.m == 0 || shape.batch > 1 || is_head(shape) || !aligned(shape) ||
+      if (!is_16_bit(shape.format) || shape.m == 0 || shape.batch > 1 || is_head(shape) || row.time <= 0 ||
           shape.m % 16 != 0 || shape.n % 16 != 0 || shape.k % 16 != 0)
         continue;
       shape.rowwise = rowwise;
-      const double converted = expected_->gemm(shape, GemmFormat::fp8, row.wgrad) * calibration +
-                               expected_->stream(cast_bytes(shape));
-      const double gain = static_cast<double>(row.time) - converted * row.calls;
-      if (converted <= 0 || gain <= 0) continue;
-      lost += gain;
+      const double gemm = expected_->gemm(shape, GemmFormat::fp8, row.wgrad);
+      const double after = (gemm * calibration + cast * operands(shape)) * row.calls;
+      if (gemm <= 0) continue;
+      lost += static_cast<double>(row.time) - after;
       time += static_cast<double>(row.time);
+      factors[row.shape] = after / static_cast<double>(row.time);
       if (!row.wgrad && shapes.size() < 2) shapes.insert(fmt::format("{} x {}", shape.n, shape.k));
     }
-    if (lost == 0) return;
+    if (lost <= 0) return;
     std::string names;
     for (const std::string& one : shapes) names += (names.empty() ? "" : ", ") + one;
     add({.id = "unconverted",
@@ -383,28 +546,37 @@ class Rules {
          .evidence =
              fmt::format("GEMMs in BF16 beside FP8 ones ({}) take {:.2f} ms, in FP8 with casts {:.2f} ms.",
                          names, ms(time), ms(time - lost)),
-         .repair = "convert them too, unless they are kept for convergence",
-         .lost = lost});
+         .repair = "convert them too, unless they are kept for convergence"},
+        with_gemms(factors));
   }
 
   void small_gemms() {
     double fp8 = 0, wide = 0, casts = 0;
+    std::map<GemmShape, double> factors;
     for (const GemmRow& row : all_.gemms) {
-      if (row.shape.format != GemmFormat::fp8 || row.shape.m == 0 || !expected_) continue;
+      if (row.shape.format != GemmFormat::fp8 || row.shape.m == 0 || !expected_ || row.time <= 0) continue;
+      const double after =
+          expected_->gemm(row.shape, GemmFormat::bf16, row.wgrad) * row.calls * all_.calibration;
       fp8 += static_cast<double>(row.time);
-      wide += expected_->gemm(row.shape, GemmFormat::bf16, row.wgrad) * row.calls * all_.calibration;
+      wide += after;
+      factors[row.shape] = after / static_cast<double>(row.time);
     }
     if (fp8 == 0) return;
-    for (const Work& work : step_.work)
-      if (work.work_class == WorkClass::cast && work.generated) casts += static_cast<double>(work.duration);
-    if (fp8 + casts <= wide) return;
+    Items repaired = with_gemms(factors);
+    int launches = 0;
+    for (ReplayItem& item : repaired) {
+      if (item.waits || work_of(item).work_class != WorkClass::cast || !work_of(item).generated) continue;
+      casts += item.duration;
+      ++launches;
+      remove(item);
+    }
     add({.id = "small_gemms",
          .title = "GEMMs are too small for FP8",
-         .evidence =
-             fmt::format("FP8 GEMMs and their casts take {:.2f} ms; BF16 GEMMs would take about {:.2f} ms.",
-                         ms(fp8 + casts), ms(wide)),
-         .repair = "leave these linears in BF16, or raise the tokens of a batch",
-         .lost = fp8 + casts - wide});
+         .evidence = fmt::format(
+             "FP8 GEMMs and {} casts take {:.2f} ms and their launches; BF16 GEMMs would take about {:.2f} ms.",
+             launches, ms(fp8 + casts), ms(wide)),
+         .repair = "leave these linears in BF16, or raise the tokens of a batch"},
+        repaired, true);
   }
 
   void collectives() {
@@ -414,89 +586,102 @@ class Rules {
       if (work.work_class == WorkClass::collective)
         longest = std::max(longest, static_cast<double>(work.duration));
     // The first gather and the last reduction have nothing to hide behind.
-    const double lost = exposed - longest;
-    if (exposed < 0.05 * step_time_ || lost <= 0) return;
+    if (exposed < 0.05 * now_ || exposed <= longest) return;
+    Items repaired = items_;
+    for (ReplayItem& item : repaired)
+      if (item.after != ReplayItem::kNone && work_of(items_[item.after]).work_class == WorkClass::collective)
+        item.after = ReplayItem::kNone;
     add({.id = "collectives",
          .title = "Collectives are exposed",
          .evidence = fmt::format("For {:.2f} ms only collectives ran, the longest {:.2f} ms.", ms(exposed),
                                  ms(longest)),
-         .repair = "prefetch the next block's gather, and reduce gradients while the backward pass goes on",
-         .lost = lost});
+         .repair = "prefetch the next block's gather, and reduce gradients while the backward pass goes on"},
+        repaired);
   }
 
   void graph_breaks() {
     // A compiled region inside another one is what follows a break.
     int breaks = 0;
-    std::set<std::string> regions;
     for (const HostEvent& op : trace_.ops) {
       if (op.start >= step_.host_end) break;
       if (op.start < step_.host_begin || !trace_.name(op.name).starts_with("Torch-Compiled Region")) continue;
       for (std::uint32_t outer = op.parent; outer != kNoIndex; outer = trace_.ops[outer].parent)
         if (trace_.name(trace_.ops[outer].name).starts_with("Torch-Compiled Region")) {
           ++breaks;
-          regions.insert(trace_.name(op.name));
           break;
         }
     }
-    const auto late = static_cast<double>(gaps_[GapCause::launch] - gaps_.in_optimizer);
-    if (breaks == 0 || eager_ > late) return;
-    add({.id = "graph_breaks",
+    if (breaks == 0) return;
+    Items repaired = remaining_;
+    for (ReplayItem& item : repaired) item.host = 0;
+    const double before = replay(remaining_, kHostShare), lost = before - replay(repaired, kHostShare);
+    if (lost < kLeastLoss * now_) return;
+    all_.findings.push_back(
+        {.id = "graph_breaks",
          .title = "Graph breaks divide the compiled model",
-         .evidence =
-             fmt::format("{} times a compiled graph ended early; the GPU waited {:.2f} ms for launches.",
-                         breaks, ms(late)),
+         .evidence = fmt::format(
+             "{} times a compiled graph ended early; kernels wait {:.2f} ms for the host.", breaks, ms(lost)),
          .repair = "find them with torch.compile(fullgraph=True) or TORCH_LOGS=graph_breaks",
-         .lost = late});
-    std::erase_if(all_.findings, [](const Finding& one) { return one.id == "launch_bound"; });
+         .lost = lost,
+         .predicted = now_ - lost});
+    for (ReplayItem& item : remaining_) item.host = 0;
   }
 
   void small_batch() {
     if (!expected_ || all_.tokens == 0 || all_.tokens >= 2048) return;
     const double factor = std::ceil(4096.0 / static_cast<double>(all_.tokens));
-    double larger = 0;
-    const auto scaled = [&](std::int64_t size) {
-      return size == all_.tokens ? static_cast<std::int64_t>(static_cast<double>(size) * factor) : size;
+    const auto times = [&](std::int64_t size) {
+      return static_cast<std::int64_t>(static_cast<double>(size) * factor);
     };
+    std::map<GemmShape, double> factors;
     for (const GemmRow& row : all_.gemms) {
       GemmShape shape = row.shape;
-      if (row.wgrad)
-        shape.k = scaled(shape.k);
-      else
-        shape.m = scaled(shape.m);
+      (row.wgrad ? shape.k : shape.m) = times(row.wgrad ? shape.k : shape.m);
       const double after =
           shape.m ? expected_->gemm(shape, shape.format, row.wgrad) * row.calls * all_.calibration : 0;
-      larger += after > 0 ? after : static_cast<double>(row.time) * factor;
+      factors[row.shape] = after > 0 && row.time > 0 ? after / static_cast<double>(row.time) : factor;
     }
-    for (const Work& work : step_.work) {
-      const auto time = static_cast<double>(work.duration);
-      if (work.work_class == WorkClass::gemm) continue;
-      if (work.work_class == WorkClass::optimizer)
-        larger += time;
-      else
-        larger += work.bytes > 0 ? time + (factor - 1) * std::min(time, expected_->stream(work.bytes))
-                                 : time * factor;
-    }
-    larger += static_cast<double>(gaps_[GapCause::device]);
-    const double now = larger / factor;
-    if (now > 0.9 * step_time_) return;
-    add({.id = "small_batch",
+    const Items larger = scaled([&](const Work& work) {
+      if (work.gemm) return factors.contains(*work.gemm) ? factors[*work.gemm] : factor;
+      if (work.work_class == WorkClass::optimizer || work.duration <= 0) return 1.0;
+      const double time = static_cast<double>(work.duration);
+      return work.bytes > 0 ? (time + (factor - 1) * std::min(time, expected_->stream(work.bytes))) / time
+                            : factor;
+    });
+    const double after = replay(larger, kHostShare), share = after / factor;
+    if (share > 0.9 * now_) return;
+    all_.findings.push_back(
+        {.id = "small_batch",
          .title = "The batch is too small",
          .evidence = fmt::format(
-             "{} tokens per step; with {:.0f} times as many a step takes {:.2f} ms, {:.2f} ms per {} tokens.",
-             all_.tokens, factor, ms(larger), ms(now), all_.tokens),
+             "{} tokens per step; with {:.0f} times as many a step takes {:.2f} ms, {:.2f} ms per "
+             "{} tokens.",
+             all_.tokens, factor, ms(after), ms(share), all_.tokens),
          .repair = "more sequences per GPU and step, as memory allows",
-         .lost = step_time_ - now,
-         .predicted = now,
+         .lost = now_ - share,
+         .predicted = share,
          .more_tokens = factor});
   }
+
+  static constexpr double kLongestHostNs = 1e6;
+  /// Shorter copies are parts of other operations.
+  static constexpr double kLongCopyNs = 100'000;
+  /// Bytes per element of a fused chain that is no cast: two operands of 16 bits read, one written.
+  static constexpr double kFusedBytes = 6;
+  /// Parameters that one launch of a fused optimizer updates.
+  static constexpr double kTensorsOfLaunch = 20e6;
+  /// Time of the GPU that fusing must save, as a share of the step.
+  static constexpr double kLeastUnfused = 0.01;
+  /// Waiting for launches below this share of the step may come from the profiler.
+  static constexpr double kLeastLaunchBound = 0.15;
 
   const TrainingTrace& trace_;
   Explanation& all_;
   const StepWork& step_;
   const Gaps& gaps_;
   const Expectation* expected_;
-  double step_time_ = 0, busy_ = 0;
-  double eager_ = 0;  ///< lost because kernels are not fused
+  Items items_, remaining_;  ///< as traced; after the repairs of other findings that concern the host
+  double now_ = 0;           ///< ns of the step without the profiler
 };
 
 /// Finds the number of tokens: most GEMMs have it as m, or as k if they compute a weight's gradient.

@@ -7,6 +7,7 @@
 
 #include "tools/explain/expectation.h"
 #include "tools/explain/gaps.h"
+#include "tools/explain/replay.h"
 #include "tools/explain/step_work.h"
 
 namespace precbench {
@@ -28,9 +29,10 @@ struct Finding {
   std::string title;     ///< "Casts are not fused"
   std::string evidence;  ///< in numbers, one sentence
   std::string repair;    ///< what to do, one sentence
-  double lost = 0;       ///< ns of the step
-  double predicted = 0;  ///< ns of the step after this repair alone
-  /// Tokens per step after the repair over those before, if it changes them: `predicted` is then the time of as many tokens as now.
+  double lost = 0;       ///< ns of the step without the profiler
+  double predicted = 0;  ///< ns of that step after this repair alone
+  /// Tokens per step after the repair over those before, if it changes them: `predicted` is then the time of as many
+  /// tokens as now.
   double more_tokens = 1;
 };
 
@@ -41,11 +43,13 @@ struct Explanation {
   std::int64_t tokens = 0;  ///< of a step, as far as GEMMs tell; 0: unknown
   std::int64_t vocabulary = 0;
   std::vector<GemmRow> gemms;     ///< longest first; last, if any, those of unknown shape
+  double unprofiled = 0;          ///< ns of the step without the profiler's overhead on the host, as replayed
   double calibration = 1;         ///< measured over expected time of BF16 GEMMs whose sizes are aligned
   std::vector<Finding> findings;  ///< most lost time first
 };
 
-/// Explains the trace's step. `expectation`: of its GPU; null if there are no rates for it, which leaves out findings that need them.
+/// Explains the trace's step. `expectation`: of its GPU; null if there are no rates for it, which leaves out findings
+/// that need them.
 Explanation explain_trace(const TrainingTrace& trace, const Expectation* expectation);
 
 }  // namespace precbench

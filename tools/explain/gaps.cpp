@@ -24,10 +24,19 @@ bool is_compilation(std::string_view name) {
          name.find("entire_backward_compile") != std::string_view::npos;
 }
 
+/// Returns true for a call that only puts work into a queue.
+bool is_launch(std::string_view name) {
+  return name.find("Launch") != std::string_view::npos || name.find("Memset") != std::string_view::npos;
+}
+
+}  // namespace
+
 bool is_synchronization(std::string_view name) {
   return name.find("Synchronize") != std::string_view::npos || name == "cudaMemcpy" ||
          name.starts_with("cudaMemcpy_");
 }
+
+namespace {
 
 struct Span {
   std::int64_t begin, end;
@@ -45,36 +54,28 @@ std::vector<Span> merged(std::vector<Span> spans) {
   return result;
 }
 
-/// Something on the host that delays launches after it.
-struct Delay {
-  std::int64_t begin, end;
-  GapCause cause;
-};
-
 }  // namespace
 
-Gaps find_gaps(const TrainingTrace& trace, const StepWork& step) {
-  Gaps gaps;
-  std::vector<Delay> delays;
+std::vector<HostDelay> host_delays(const TrainingTrace& trace, const StepWork& step, Gaps* gaps) {
+  std::vector<HostDelay> delays;
   std::vector<Span> busy, compiling;
   const std::int64_t from = step.host_begin, to = step.host_end;
-  std::int64_t longest = 0, waited = 0;
+  std::int64_t longest = 0;
+  Gaps unused;
+  Gaps& told = gaps ? *gaps : unused;
   const auto inside = [&](const HostEvent& event) { return event.end() > from && event.start < to; };
   for (const HostEvent& call : trace.calls) {
     if (call.start >= to) break;
     if (!inside(call)) continue;
     busy.push_back({call.start, call.end()});
     const std::string& name = trace.name(call.name);
-    if (call.duration < kWaitNs && !is_synchronization(name)) continue;
-    const std::int64_t time = std::min(call.end(), to) - std::max(call.start, from);
-    if (call.duration >= kWaitNs) waited += time;
     // A launch that waits because the queue is full shows that the host is far ahead.
-    if (name.find("Launch") != std::string::npos) continue;
-    ++gaps.waits;
+    if ((call.duration < kWaitNs && !is_synchronization(name)) || is_launch(name)) continue;
+    ++told.waits;
     delays.push_back({call.start, call.end(), GapCause::synchronize});
     if (call.duration > longest) {
       longest = call.duration;
-      gaps.waited_in = name;
+      told.waited_in = name;
     }
   }
   for (const HostEvent& op : trace.ops) {
@@ -87,25 +88,26 @@ Gaps find_gaps(const TrainingTrace& trace, const StepWork& step) {
   compiling = merged(std::move(compiling));
   for (const Span& span : compiling) {
     delays.push_back({span.begin, span.end, GapCause::compile});
-    gaps.compile_time += span.end - span.begin;
+    told.compile_time += span.end - span.begin;
   }
   busy = merged(std::move(busy));
-  std::int64_t holes = 0, at = from;
+  std::int64_t at = from;
   const auto hole = [&](std::int64_t begin, std::int64_t end) {
-    if (end - begin < kHoleNs) return;
-    delays.push_back({begin, end, GapCause::host});
-    holes += end - begin;
+    if (end - begin >= kHoleNs) delays.push_back({begin, end, GapCause::host});
   };
-  if (!busy.empty()) {
-    for (const Span& span : busy) {
-      hole(at, std::min(span.begin, to));
-      at = std::max(at, span.end);
-    }
-    hole(at, to);
+  for (const Span& span : busy) {
+    hole(at, std::min(span.begin, to));
+    at = std::max(at, span.end);
   }
-  gaps.host_time = std::max<std::int64_t>(0, to - from - waited - holes - gaps.compile_time);
-  std::sort(delays.begin(), delays.end(), [](const Delay& a, const Delay& b) { return a.end < b.end; });
+  if (!busy.empty()) hole(at, to);
+  std::sort(delays.begin(), delays.end(),
+            [](const HostDelay& a, const HostDelay& b) { return a.end < b.end; });
+  return delays;
+}
 
+Gaps find_gaps(const TrainingTrace& trace, const StepWork& step) {
+  Gaps gaps;
+  const std::vector<HostDelay> delays = host_delays(trace, step, &gaps);
   std::int64_t covered = step.begin;
   GapCause current = GapCause::launch;
   std::size_t next = 0;

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "tools/explain/step_work.h"
 
@@ -25,11 +27,21 @@ struct Gaps {
   std::string waited_in;          ///< call in which the host waited longest
   std::int64_t waits = 0;         ///< calls in which the host waited
   std::int64_t compile_time = 0;  ///< of the host, in the step
-  /// Time that the host needs for the step's launches: without waits, holes in which nothing is called, and compilation.
-  std::int64_t host_time = 0;
 
   std::int64_t operator[](GapCause cause) const { return time[static_cast<std::size_t>(cause)]; }
 };
+
+/// Returns true for a call of the CUDA runtime in which the host waits for the GPU.
+bool is_synchronization(std::string_view name);
+
+/// Something on the host that delays launches after it.
+struct HostDelay {
+  std::int64_t begin, end;
+  GapCause cause;  ///< synchronize, host or compile
+};
+
+/// Returns the delays of the step's host, sorted by their ends.
+std::vector<HostDelay> host_delays(const TrainingTrace& trace, const StepWork& step, Gaps* gaps = nullptr);
 
 Gaps find_gaps(const TrainingTrace& trace, const StepWork& step);
 

@@ -16,7 +16,8 @@ namespace {
 
 /// Window of 32 KiB, with gzip's header.
 constexpr int kGzipWindow = 15 + 16;
-/// Limit on unpacked over packed bytes, once an input has unpacked to kGzipUnjudgedBytes. Traces reach 40; zeros reach 1,030.
+/// Limit on unpacked over packed bytes, once an input has unpacked to kGzipUnjudgedBytes. Traces reach 40; zeros reach
+/// 1,030.
 constexpr std::uint64_t kMostGzipExpansion = 300;
 constexpr std::uint64_t kGzipUnjudgedBytes = std::uint64_t{64} << 20;
 

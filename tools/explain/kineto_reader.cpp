@@ -86,7 +86,8 @@ std::uint64_t id_of(double value) {
   return std::isfinite(value) && value > 0 && value < 9e15 ? static_cast<std::uint64_t>(value) : 0;
 }
 
-/// Follows the parser through the file: events are objects in the array "traceEvents", or in an array that is the whole file.
+/// Follows the parser through the file: events are objects in the array "traceEvents", or in an array that is the whole
+/// file.
 class KinetoHandler {
  public:
   KinetoHandler(TrainingTrace& trace, TraceBuilder& builder) : trace_(trace), builder_(builder) {}

@@ -16,7 +16,8 @@ using ByteSource = std::function<std::size_t(char* to, std::size_t most)>;
 inline constexpr int kMostTraceDepth = 32;
 inline constexpr std::size_t kMostTraceString = std::size_t{1} << 20;
 
-/// Reads a trace. `name`: of the input, for messages. Throws InvalidInput if it is not JSON, exceeds the limits, or has no events.
+/// Reads a trace. `name`: of the input, for messages. Throws InvalidInput if it is not JSON, exceeds the limits, or has
+/// no events.
 TrainingTrace read_kineto(const std::string& name, const ByteSource& source);
 
 }  // namespace precbench

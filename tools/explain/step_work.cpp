@@ -70,6 +70,7 @@ class Describer {
     work.op = event.op;
     work.call = event.call;
     work.stream = event.stream;
+    work.fill = event.work == GpuWork::set;
     if (event.call != kNoIndex) work.launched = trace_.calls[event.call].start;
     std::vector<std::string_view> ops;
     for (std::uint32_t op = event.op; op != kNoIndex && ops.size() < 200; op = trace_.ops[op].parent)
@@ -263,8 +264,8 @@ WorkClass classify(const std::string& kernel, const std::vector<std::string_view
       return WorkClass::cast;
     return WorkClass::elementwise;
   }
-  for (const std::string_view outer : ops)
-    if (is_gemm_op(outer)) return WorkClass::gemm;
+  // A subclass of tensors dispatches from a GEMM to other operations, which launch kernels of their own.
+  if (!ops.empty() && is_gemm_op(ops.front()) && !has_any(name, {"elementwise"})) return WorkClass::gemm;
   if (has_any(name, {"gemm", "nvjet", "cutlass", "cublas", "splitk", "xmma", "wgmma"}))
     return WorkClass::gemm;
   if (has_any(name, {"embedding"}) || has_any(op, {"embedding"})) return WorkClass::embedding;
@@ -371,6 +372,18 @@ TraceSteps find_steps(const TrainingTrace& trace) {
   StepWork& step = windows[steps.chosen];
   for (std::size_t i = 0; i < all.size(); ++i)
     if (step_of[i] == steps.chosen + 1) step.work.push_back(all[i]);
+  // The last step ends with the profiler's own wait: another one tells.
+  const std::size_t last = windows.size() - 1, told = steps.chosen < last ? steps.chosen
+                                                      : last > 0          ? last - 1
+                                                                          : windows.size();
+  if (told < windows.size()) {
+    std::int64_t launched = 0;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (step_of[i] == told + 1) launched = std::max(launched, all[i].launched);
+    for (const HostEvent& call : trace.calls)
+      steps.waits_at_end |= call.start > launched && call.end() <= marks[told].end + 1 &&
+                            trace.name(call.name).find("Synchronize") != std::string::npos;
+  }
   mark_math_attention(step);
   attribute(step);
   steps.step = std::move(step);

@@ -55,6 +55,7 @@ struct Work {
   std::int32_t stream = 0;
   WorkClass work_class = WorkClass::unknown;
   std::optional<GemmShape> gemm;  ///< of GEMMs whose shape is known
+  bool fill = false;              ///< memset
   bool generated = false;         ///< kernel of a compiler (Triton): already fused
   bool float8 = false;            ///< launched by a function that quantizes
   bool backward = false;
@@ -86,10 +87,12 @@ struct TraceSteps {
   StepMarks marks = StepMarks::none;
   std::vector<std::int64_t> durations;  ///< of all complete steps
   std::size_t chosen = 0;               ///< index of the one that is explained
+  bool waits_at_end = false;            ///< the host waits for the GPU at the end of each step
   StepWork step;
 };
 
-/// Divides the trace into steps, by the profiler's marks, or else at the end of each run of optimizer kernels, or else none, and
+/// Divides the trace into steps, by the profiler's marks, or else at the end of each run of optimizer kernels, or else
+/// none, and
 /// returns the one of median length. The first is left out if there are others: it begins with an idle GPU.
 TraceSteps find_steps(const TrainingTrace& trace);
 

@@ -14,7 +14,8 @@ namespace precbench {
 
 /// Index that refers to nothing.
 inline constexpr std::uint32_t kNoIndex = std::numeric_limits<std::uint32_t>::max();
-/// Limits on what is kept of a trace, so that a hostile or a very long one takes at most about 600 MB. Events beyond them
+/// Limits on what is kept of a trace, so that a hostile or a very long one takes at most about 600 MB. Events beyond
+/// them
 /// are counted.
 inline constexpr std::size_t kMostGpuEvents = 2'000'000, kMostHostEvents = 6'000'000, kMostNames = 200'000,
                              kMostInputs = 200'000, kMostNameBytes = 300;
@@ -84,7 +85,8 @@ class TraceBuilder {
   void add_call(const HostEvent& event, std::uint64_t correlation, std::uint64_t external);
   void add_op(const HostEvent& event, std::uint64_t external);
 
-  /// Sorts the events, keeps the GPU with the most of them, links kernels to calls and operations, and nests operations.
+  /// Sorts the events, keeps the GPU with the most of them, links kernels to calls and operations, and nests
+  /// operations.
   void finish();
 
  private:

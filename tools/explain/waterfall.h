@@ -27,7 +27,8 @@ struct Waterfall {
 
 Waterfall waterfall_of(const Explanation& from, const Explanation& to);
 
-/// Returns a number of ns for each, rounded to multiples of `unit` so that the parts still add up to the rounded end: entry 0 is
+/// Returns a number of ns for each, rounded to multiples of `unit` so that the parts still add up to the rounded end:
+/// entry 0 is
 /// `start`, the others are the differences.
 std::vector<std::int64_t> rounded_parts(std::int64_t start, const std::vector<std::int64_t>& differences,
                                         std::int64_t unit);
