@@ -112,7 +112,7 @@ class Rules {
     Items repaired = items_;
     for (ReplayItem& item : repaired) {
       item.compile = 0;
-      // What lasts this long between launches loads code or plans kernels; benchmarks of kernels end with the
+      // Stretches this long between launches load code or plan kernels; benchmarks of kernels end with the
       // compilation, too.
       item.host = std::min(item.host, kLongestHostNs);
       if (!item.waits && is_benchmark(work_of(item))) remove(item);
@@ -279,7 +279,7 @@ class Rules {
         repaired, true);
   }
 
-  /// What remains of waiting for launches after the other repairs, with one launch for all kernels.
+  /// Finds the waiting for launches that remains after the other repairs: with one launch for all kernels it is gone.
   void launch_bound() {
     Items repaired = remaining_;
     std::size_t kernels = 0;

@@ -103,7 +103,7 @@ std::vector<ReplayItem> replay_items(const TrainingTrace& trace, const StepWork&
     first.host += std::max(0.0, static_cast<double>(step.host_end - at) - hole - compile - waited);
   }
 
-  // What released each kernel on the GPU, in the order of their starts.
+  // Find the kernel that released each one on the GPU, in the order of their starts.
   std::map<std::int32_t, std::size_t> last;  // by stream: index in step.work
   for (std::size_t i = 0; i < step.work.size(); ++i) {
     const Work& work = step.work[i];
