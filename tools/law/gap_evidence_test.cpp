@@ -62,6 +62,9 @@ TEST_CASE("gap_evidence_of_long_runs: pairs runs of equal seed by their held-out
       last.step = std::ssize(r.training->loss), last.tokens = 4096;
       last.loss = 3 + 0.1 * seed + gap + (seed == 2 ? gap / 10 : 0),
       last.bf16_loss = 3 + 0.1 * seed + gap / 2;
+      // Read in mxfp8, BF16's weights lose 0.03 nats and the recipe's weights 0.01.
+      last.readings = std::vector<Reading>{{"bf16", *last.bf16_loss, {}},
+                                           {"mxfp8", *last.bf16_loss + (gap > 0 ? 0.01 : 0.03), {}}};
       r.training->evaluations = {last};
       records.push_back(r);
     }
@@ -78,6 +81,13 @@ TEST_CASE("gap_evidence_of_long_runs: pairs runs of equal seed by their held-out
   REQUIRE(one.in_bf16);
   CHECK(one.in_bf16->mean == Approx(0.005));
   CHECK(one.in_bf16->error == Approx(0).margin(1e-9));
+  REQUIRE(one.in_recipe);
+  CHECK(one.in_recipe->mean == Approx(0.005 - 0.02));
+  // Without BF16's weights read in the recipe there is no gap served in it.
+  for (Record& r : records)
+    if (case_text(r, "recipe") == "bf16") r.training->evaluations.front().readings.reset();
+  const RecordSet unread = samples::set_of(records);
+  CHECK_FALSE(gap_evidence_of_long_runs(all_of(unread), "h200/long").front().in_recipe);
 }
 
 TEST_CASE("evidence_csv: is read back as it was written", "[law]") {

@@ -103,6 +103,14 @@ TEST_CASE("LossLaw: runs from scratch cost the factor of the one model that has 
         Approx(0.7 * scratch->median).epsilon(0.02));
 }
 
+TEST_CASE("LossLaw: what a recipe costs BF16's weights is a share of continued runs' raw gap alone", "[law]") {
+  auto all = evidence();
+  all.push_back(from_scratch("rowwise"));
+  const double ratio = LossLaw(all).ratio(Serving::recipe, TrainingStart::continued, false).mean;
+  all.back().in_recipe = MeasuredGap{0.9 * all.back().gap, 0};
+  CHECK(LossLaw(all).ratio(Serving::recipe, TrainingStart::continued, false).mean == Approx(ratio));
+}
+
 TEST_CASE("LossLaw: a recipe studied on a young model is known by its comparison with others", "[law]") {
   auto all = evidence();
   // The young model's level is a hundred times that of the law.
