@@ -25,6 +25,9 @@ constexpr std::size_t kYoungRuns = 30;
 constexpr double kYoungDeviation = 0.01;
 /// Relative standard error of the robust deviation of normal runs, times the root of their number.
 constexpr double kDeviationError = 1.16;
+/// Correlation of neighbouring nights from which a side needs more runs, and their number.
+constexpr double kMuchCorrelation = 0.25;
+constexpr std::size_t kFewestCorrelated = 8;
 /// Most runs by which the place of a change is corrected.
 constexpr std::size_t kMostMoved = 10;
 /// Shortest part of a segment that is examined on its own.
@@ -177,6 +180,18 @@ double median_change(Values values, Boards boards, std::size_t begin, std::size_
   return weights > 0 ? sum / weights : 0;
 }
 
+/// Returns the robust standard deviation of a run from differences of runs kFarRuns apart on one board, which changes of
+/// the level hardly touch; 0 for too few.
+double far_deviation(Values values, Boards boards) {
+  std::map<std::uint32_t, std::vector<double>> by_board;
+  for (std::size_t i = 0; i < values.size(); ++i) by_board[boards[i]].push_back(values[i]);
+  std::vector<double> far;
+  for (const auto& [board, runs] : by_board)
+    for (std::size_t i = kFarRuns; i < runs.size(); ++i)
+      far.push_back(std::abs(runs[i] - runs[i - kFarRuns]));
+  return far.size() < kFewestFar ? 0 : kNormalMad * median_of(far) / std::sqrt(2.0);
+}
+
 /// Returns the best split of [begin, end) if it is significant; `begin` if not, and if the change is so small that it would
 /// not stay: permutations of a drifting series, in which many small changes are significant, would take long.
 std::size_t significant_split(Values values, Boards boards, std::size_t begin, std::size_t end,
@@ -306,6 +321,13 @@ Shift shift_within(Values values, Boards boards, std::size_t begin, std::size_t 
           fraction(differences[differences.size() - 1 - std::min(low, differences.size() - 1)])};
 }
 
+/// Returns the runs that each side of a change must have: a few correlated nights may all be slow.
+std::size_t fewest_runs(Values values, Boards boards, const std::vector<std::size_t>& changes,
+                        const ChangeRules& rules) {
+  const bool correlated = autocorrelation(residuals(values, boards, changes)) > kMuchCorrelation;
+  return std::max(rules.fewest_runs, correlated ? kFewestCorrelated : 0);
+}
+
 /// Returns the size that a change must have: the deviation counts with the standard error of its estimate.
 double least_change(Values values, Boards boards, const std::vector<std::size_t>& changes,
                     const ChangeRules& rules) {
@@ -325,14 +347,7 @@ double run_deviation(std::span<const double> values, std::span<const std::uint32
   const auto count = static_cast<double>(values.size()), levels = static_cast<double>(changes.size() + 1);
   const double around = kNormalMad * median_of(spread) * std::sqrt(count / std::max(1.0, count - levels));
   // Levels follow a drifting series, whose residuals are then too small. Differences of distant runs do not.
-  std::map<std::uint32_t, std::vector<double>> by_board;
-  for (std::size_t i = 0; i < values.size(); ++i) by_board[boards[i]].push_back(values[i]);
-  std::vector<double> far;
-  for (const auto& [board, runs] : by_board)
-    for (std::size_t i = kFarRuns; i < runs.size(); ++i)
-      far.push_back(std::abs(runs[i] - runs[i - kFarRuns]));
-  if (far.size() < kFewestFar) return around;
-  return std::max(around, kNormalMad * median_of(far) / std::sqrt(2.0));
+  return std::max(around, far_deviation(values, boards));
 }
 
 Shift shift_at(std::span<const double> values, std::span<const std::uint32_t> boards, std::size_t at) {
@@ -342,15 +357,20 @@ Shift shift_at(std::span<const double> values, std::span<const std::uint32_t> bo
 std::vector<ChangePoint> change_points(std::span<const double> values, std::span<const std::uint32_t> boards,
                                        const ChangeRules& rules) {
   std::vector<std::size_t> found;
-  split(values, boards, 0, values.size(), rules, found);
+  ChangeRules for_splits = rules;
+  for_splits.least = std::max(rules.least, rules.deviations * far_deviation(values, boards));
+  split(values, boards, 0, values.size(), for_splits, found);
   while (!found.empty()) {
     const double least = least_change(values, boards, found, rules);
+    const std::size_t fewest = fewest_runs(values, boards, found, rules);
     std::size_t smallest = 0;
     double size = 0;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const std::size_t begin = i == 0 ? 0 : found[i - 1],
                         end = i + 1 < found.size() ? found[i + 1] : values.size();
-      const double change = std::abs(std::expm1(median_change(values, boards, begin, found[i], end)));
+      const bool is_short = found[i] - begin < fewest || end - found[i] < fewest;
+      const double change =
+          is_short ? 0 : std::abs(std::expm1(median_change(values, boards, begin, found[i], end)));
       if (i == 0 || change < size) smallest = i, size = change;
     }
     if (size >= least) break;

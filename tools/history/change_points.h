@@ -7,7 +7,7 @@
 // - The split counts if at most a fraction `level` of random permutations of the values within the boards has a rank
 //   sum as large at its own best split. Both parts are then examined in the same way.
 // - Then the smallest changes are removed until each is at least `least` and at least `deviations` standard deviations
-//   of the runs. The deviation is robust: neither a few slow nights nor other changes enter it.
+//   of the runs, and until each side has eight runs if neighbouring nights are correlated. The deviation is robust: neither a few slow nights nor other changes enter it.
 //
 // Ranks, a robust deviation and a minimum size are needed together: run times have heavy tails and drift from night to
 // night, and a history is examined again every night, so each of its nights is a chance of a false alarm. README.md has
