@@ -27,6 +27,7 @@ constexpr double kYoungDeviation = 0.01;
 constexpr double kDeviationError = 1.16;
 /// Correlation of neighbouring nights from which a side needs more runs, and their number.
 constexpr double kMuchCorrelation = 0.25;
+constexpr double kMostCorrelation = 0.8;
 constexpr std::size_t kFewestCorrelated = 8;
 /// Most runs by which the place of a change is corrected.
 constexpr std::size_t kMostMoved = 10;
@@ -245,14 +246,14 @@ std::vector<double> residuals(Values values, Boards boards, const std::vector<st
   return left;
 }
 
-/// Returns the correlation of neighbouring residuals, from 0 to 0.8.
+/// Returns the correlation of neighbouring residuals, from 0 to kMostCorrelation.
 double autocorrelation(const std::vector<double>& residual) {
   double products = 0, squares = 0;
   for (std::size_t i = 0; i < residual.size(); ++i) {
     squares += residual[i] * residual[i];
     if (i > 0) products += residual[i] * residual[i - 1];
   }
-  return squares > 0 ? std::clamp(products / squares, 0.0, 0.8) : 0;
+  return squares > 0 ? std::clamp(products / squares, 0.0, kMostCorrelation) : 0;
 }
 
 /// Returns the boundary near `at` at which the runs of [begin, end) are nearest to the levels before and after it. Ranks
@@ -321,21 +322,24 @@ Shift shift_within(Values values, Boards boards, std::size_t begin, std::size_t 
           fraction(differences[differences.size() - 1 - std::min(low, differences.size() - 1)])};
 }
 
-/// Returns the runs that each side of a change must have: a few correlated nights may all be slow.
-std::size_t fewest_runs(Values values, Boards boards, const std::vector<std::size_t>& changes,
-                        const ChangeRules& rules) {
-  const bool correlated = autocorrelation(residuals(values, boards, changes)) > kMuchCorrelation;
-  return std::max(rules.fewest_runs, correlated ? kFewestCorrelated : 0);
-}
+/// Bounds that a change must meet in a series with other changes.
+struct Bounds {
+  double size;         ///< smallest change
+  std::size_t fewest;  ///< runs that each side must have
+};
 
-/// Returns the size that a change must have: the deviation counts with the standard error of its estimate.
-double least_change(Values values, Boards boards, const std::vector<std::size_t>& changes,
-                    const ChangeRules& rules) {
-  const std::size_t runs = values.size();
-  double deviation =
-      run_deviation(values, boards, changes) * (1 + kDeviationError / std::sqrt(static_cast<double>(runs)));
-  if (runs < kYoungRuns) deviation = std::max(deviation, kYoungDeviation);
-  return std::max(rules.least, rules.deviations * deviation);
+/// Returns the bounds. Deviation and correlation count with the standard errors of their estimates, and a few correlated
+/// nights may all be slow.
+Bounds bounds_of(Values values, Boards boards, const std::vector<std::size_t>& changes,
+                 const ChangeRules& rules) {
+  const auto runs = static_cast<double>(values.size());
+  const double correlation =
+      std::min(kMostCorrelation, autocorrelation(residuals(values, boards, changes)) + 1 / std::sqrt(runs));
+  const double error = kDeviationError * std::sqrt((1 + correlation) / (1 - correlation) / runs);
+  double deviation = run_deviation(values, boards, changes) * (1 + error);
+  if (values.size() < kYoungRuns) deviation = std::max(deviation, kYoungDeviation);
+  const std::size_t fewest = correlation > kMuchCorrelation ? kFewestCorrelated : 0;
+  return {std::max(rules.least, rules.deviations * deviation), std::max(rules.fewest_runs, fewest)};
 }
 
 }  // namespace
@@ -361,19 +365,18 @@ std::vector<ChangePoint> change_points(std::span<const double> values, std::span
   for_splits.least = std::max(rules.least, rules.deviations * far_deviation(values, boards));
   split(values, boards, 0, values.size(), for_splits, found);
   while (!found.empty()) {
-    const double least = least_change(values, boards, found, rules);
-    const std::size_t fewest = fewest_runs(values, boards, found, rules);
+    const Bounds bounds = bounds_of(values, boards, found, rules);
     std::size_t smallest = 0;
     double size = 0;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const std::size_t begin = i == 0 ? 0 : found[i - 1],
                         end = i + 1 < found.size() ? found[i + 1] : values.size();
-      const bool is_short = found[i] - begin < fewest || end - found[i] < fewest;
+      const bool is_short = found[i] - begin < bounds.fewest || end - found[i] < bounds.fewest;
       const double change =
           is_short ? 0 : std::abs(std::expm1(median_change(values, boards, begin, found[i], end)));
       if (i == 0 || change < size) smallest = i, size = change;
     }
-    if (size >= least) break;
+    if (size >= bounds.size) break;
     found.erase(found.begin() + static_cast<std::ptrdiff_t>(smallest));
   }
   for (std::size_t i = 0; i < found.size(); ++i)
