@@ -285,10 +285,13 @@ class RunImport {
       say("speed: " + speed_.refusal);
       return;
     }
-    const std::string steps = fmt::format("steps {}-{}", speed_.first_step, speed_.last_step);
+    const std::string steps = run_.whole && run_.whole->settled
+                                  ? "after warm-up"
+                                  : fmt::format("steps {}-{}", speed_.first_step, speed_.last_step);
     std::string line;
     if (const auto rate = tokens_per_s_per_gpu()) {
-      line = fmt::format("tokens/s per GPU {} ({}, mean", thousands(*rate), steps);
+      const bool mean = !(run_.whole && run_.whole->settled);
+      line = fmt::format("tokens/s per GPU {} ({}{}", thousands(*rate), steps, mean ? ", mean" : "");
       if (!speed_.per_gpu.empty() && speed_.per_gpu.size() > 1)
         line += fmt::format("; median {}", thousands(sample_statistics(speed_.per_gpu)->median));
       line += ")";
@@ -311,7 +314,8 @@ class RunImport {
     else if (convention_)
       line += fmt::format(" (the log's TFLOP/s: {})", counted(*convention_));
     say(std::move(line));
-    if (run_.whole) warn("the speed is a mean over the whole run, its start included");
+    if (run_.whole && !run_.whole->settled)
+      warn("the speed is a mean over the whole run, its start included");
   }
 
   void describe_loss() {

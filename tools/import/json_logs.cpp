@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
@@ -80,7 +81,7 @@ class TrainerStateReader : public LogReader {
       const auto seconds = entry.is_object() ? number_at(entry, "train_runtime") : std::nullopt;
       const auto steps = seconds ? count_at(entry, "step") : std::nullopt;
       if (!steps || !(*seconds > 0)) continue;
-      WholeRun whole{*steps, *seconds, {}, {}, evaluations};
+      WholeRun whole{*steps, *seconds, {}, {}, evaluations, false};
       if (const auto tokens = count_at(entry, "num_input_tokens_seen"))
         whole.tokens = static_cast<double>(*tokens);
       if (!whole.tokens)
@@ -151,6 +152,19 @@ class TrainerLinesReader : public LogReader {
   bool axolotl_, marked_ = false;
 };
 
+/// Returns the preset that the baseline calls `name`; other names are those of presets. Null for the first blocks of a model, "8b/6".
+std::optional<std::string> preset_of_baseline(const std::optional<std::string>& name) {
+  constexpr std::pair<const char*, const char*> kNames[] = {{"1b", "llama3.2-1b"},
+                                                            {"3b", "llama3.2-3b"},
+                                                            {"8b", "llama3.1-8b"},
+                                                            {"1.5b", "qwen2.5-1.5b"},
+                                                            {"7b", "qwen2.5-7b"}};
+  if (!name || name->find('/') != std::string::npos) return std::nullopt;
+  for (const auto& [theirs, ours] : kNames)
+    if (*name == theirs) return ours;
+  return name;
+}
+
 /// Lines of tools/pytorch_baseline/pytorch_step.py: a whole run each, over all GPUs.
 class BaselineReader : public LogReader {
  public:
@@ -167,18 +181,23 @@ class BaselineReader : public LogReader {
     if (!tokens || !(*tokens > 0) || !batch || !seq || !gpus || *batch > kMost || *seq > kMost ||
         *gpus > kMost)
       return LineKind::other;
+    const std::int64_t passes = count_at(json, "accumulation").value_or(1);
+    if (passes > kMost ||
+        static_cast<double>(*batch) * static_cast<double>(*gpus) * static_cast<double>(passes) > 0x1p40)
+      return LineKind::other;
     runs.end_run();
     RunFacts& facts = runs.starting_facts();
-    facts.model = word_at(json, "model");
+    facts.model = preset_of_baseline(word_at(json, "model"));
     facts.recipe = word_at(json, "recipe");
     facts.gpu = word_at(json, "gpu");
     facts.version = word_at(json, "torch");
     facts.created = word_at(json, "created");
     facts.seq = seq, facts.local_batch = batch, facts.gpus = gpus;
-    facts.global_batch = *batch * *gpus;
-    // The better of the median step and of the mean of a run is what its tokens/s are of.
-    const double step_s = static_cast<double>(*batch * *gpus) * static_cast<double>(*seq) / *tokens;
-    runs.whole({1, step_s, static_cast<double>(*batch * *gpus) * static_cast<double>(*seq), {}, false});
+    const std::int64_t global_batch = *batch * *gpus * passes;
+    facts.global_batch = global_batch;
+    // Its tokens/s are of the better of the median step and of the mean of a run, both after warm-up.
+    const double step_tokens = static_cast<double>(global_batch) * static_cast<double>(*seq);
+    runs.whole({1, step_tokens / *tokens, step_tokens, {}, false, true});
     if (const auto gib = number_at(json, "peak_gib")) runs.memory(MemoryKind::allocated, *gib * 0x1p30);
     return LineKind::step;
   }

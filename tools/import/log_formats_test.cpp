@@ -263,13 +263,15 @@ TEST_CASE("read_log: our PyTorch baseline's lines are a run each", "[import]") {
       R"({"model": "llama3.1-8b", "recipe": "bf16", "gpus": 4, "batch": 1, "seq": 4096, "median_ms": 460.0, "run_ms": 459.0, )"
       R"("tokens_per_s": 35695, "peak_gib": 47.0, "created": "2026-02-01T02:00:00Z", "torch": "2.11.0", "gpu": "NVIDIA H200"})"
       "\n"
-      R"({"model": "llama3.1-8b", "recipe": "tensorwise", "gpus": 4, "batch": 1, "seq": 4096, "median_ms": 371.0, "run_ms": 380.0, )"
+      R"({"model": "8b", "recipe": "tensorwise", "gpus": 4, "batch": 1, "seq": 4096, "accumulation": 2, "median_ms": 371.0, "run_ms": 380.0, )"
       R"("tokens_per_s": 44162, "peak_gib": 45.0, "created": "2026-02-01T02:01:00Z", "torch": "2.11.0", "gpu": "NVIDIA H200"})"
       "\n");
   REQUIRE(format_of(log) == "pytorch-baseline");
   REQUIRE(log.runs.size() == 2);
   CHECK(log.runs[1].facts.recipe == "tensorwise");
-  CHECK(log.runs[1].whole->seconds == Approx(4 * 4096 / 44162.0));
+  CHECK(log.runs[1].whole->seconds == Approx(2 * 4 * 4096 / 44162.0));
+  CHECK(log.runs[1].facts.global_batch == 8);
+  CHECK(log.runs[1].facts.model == "llama3.1-8b");
 }
 
 TEST_CASE("mapped_format: columns of CSV and JSON lines by a file", "[import]") {

@@ -43,6 +43,7 @@ struct WholeRun {
   OptionalNumber tokens;     ///< null: not counted
   OptionalNumber flops;      ///< of all GPUs
   bool evaluations = false;  ///< `seconds` includes evaluation
+  bool settled = false;      ///< `seconds` has no start of a run
 };
 
 struct LogRun {
