@@ -199,8 +199,9 @@ std::vector<std::string> loss_sentences(const LossVerdict& verdict) {
   const char* const would = verdict.runs_for_verdict ? "would" : "would not";
   if (verdict.runs == 1 || verdict.reference_runs == 1) {
     lines.push_back(fmt::format(
-        "One run per arm decides nothing: it does not show how far two runs of one recipe lie apart. If that is as far as in the "
-        "repeats that come with the program, {} {} show with a probability of {:.0f}% that an equal recipe is equivalent.",
+        "One run per arm decides nothing: it does not show how far two runs of one recipe lie apart. If that is as far "
+        "as in the repeats of equal seeds that come with the program, {} {} show with a probability of {:.0f}% that "
+        "an equal recipe is equivalent. Other seeds lie further apart.",
         needed, verdict.runs_for_verdict ? "would" : "would not", 100 * kEnoughPower));
   } else {
     lines.push_back(fmt::format(
