@@ -21,7 +21,7 @@ const std::string kSourceFolder = PRECBENCH_SOURCE_DIR "/";
 
 const std::vector<std::string> kHelps = {
     "--help",         "sweep --help",  "study --help",   "run --help",     "list --help",
-    "report --help",  "check --help",  "help --help",    "advise --help",  "doctor --help",
+    "report --help",  "check --help",  "help --help",    "advise --help",  "doctor --help",  "explain --help",
     "predict --help", "rates --help",  "import --help",  "law --help",     "help",         "help values",    "help status",
     "help environment", "help sweep"};
 

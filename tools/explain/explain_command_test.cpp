@@ -22,6 +22,18 @@ TEST_CASE("explain: the command prints findings, JSON and a waterfall", "[explai
   CHECK_THAT(precbench_says("explain --gpu b200 " + fp8).text, ContainsText("borrowed"));
 }
 
+TEST_CASE("explain: a figure is drawn, or the program says why not", "[explain][cli]") {
+  const TempDirectory folder;
+  const std::string trace = folder.write("a.json", StepWriter(true, Planted::casts).steps());
+  const Answer answer = precbench_says("explain --plots " + (folder / "plots") + " " + trace);
+  INFO(answer.text);
+  if (answer.status == 0)
+    CHECK(std::filesystem::file_size(folder / "plots/explain.svg") > 1000);
+  else
+    CHECK_THAT(answer.text, ContainsText("gnuplot"));
+  CHECK_THAT(answer.text, !ContainsText("could not draw"));
+}
+
 TEST_CASE("explain: bad input ends with status 2 and one line", "[explain][cli]") {
   const TempDirectory folder;
   const std::string log = folder.write("run.log", "step 1\n"),

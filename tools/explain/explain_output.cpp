@@ -313,20 +313,35 @@ nlohmann::ordered_json explain_json(const std::vector<ExplainedTrace>& traces) {
 }
 
 Document explain_figure(const std::vector<ExplainedTrace>& traces) {
+  // plots/style.gp has nine colors: small classes share one.
+  const std::vector<std::pair<std::string, std::vector<WorkClass>>> groups = {
+      {"GEMM", {WorkClass::gemm}},
+      {"attention", {WorkClass::attention}},
+      {"casts", {WorkClass::cast}},
+      {"elementwise", {WorkClass::norm, WorkClass::elementwise, WorkClass::loss, WorkClass::embedding}},
+      {"optimizer", {WorkClass::optimizer}},
+      {"transfers", {WorkClass::collective, WorkClass::copy}},
+      {"unknown", {WorkClass::unknown}},
+      {"idle", {WorkClass::idle}}};
   std::vector<std::string> parts, labels;
   std::vector<std::vector<double>> values;
-  for (int c = 0; c < kWorkClasses; ++c) parts.emplace_back(name_of(static_cast<WorkClass>(c)));
+  for (const auto& [name, classes] : groups) parts.push_back(name);
   parts.emplace_back("after the repair");
   for (const ExplainedTrace& one : traces) {
     const StepWork& step = one.all.steps.step;
     labels.push_back(
         fmt::format("{}: {} ms", short_name(one.trace.file), ms_text(static_cast<double>(step.duration()))));
     std::vector<double>& bar = values.emplace_back();
-    for (const std::int64_t time : step.exclusive) bar.push_back(static_cast<double>(time) / kNsPerMs);
+    for (const auto& [name, classes] : groups) {
+      double time = 0;
+      for (const WorkClass work_class : classes)
+        time += static_cast<double>(step.time(work_class)) / kNsPerMs;
+      bar.push_back(time);
+    }
     bar.push_back(0);
     for (const Finding& finding : one.all.findings) {
-      labels.push_back(fmt::format("{}, repaired: {} ms", finding.title, ms_text(finding.predicted)));
-      values.emplace_back(static_cast<std::size_t>(kWorkClasses), 0).push_back(finding.predicted / kNsPerMs);
+      labels.push_back(fmt::format("{} repaired: {} ms", finding.id, ms_text(finding.predicted)));
+      values.emplace_back(groups.size(), 0).push_back(finding.predicted / kNsPerMs);
     }
   }
   Document document;
