@@ -340,6 +340,19 @@ def before_measurement_groups():
     return table(["steps", "number", "median error", "worst", "mean signed error", "inside 80% intervals", "median 3% and worst 6% met"], rows)
 
 
+def layouts_measured():
+    """Every layout that a question to plan allows, measured on one H200 (tools/rates/measure_layouts.py): its first proposal beside the fastest."""
+    rows = []
+    for name in ("layouts-llama3.2-1b",):
+        found = sorted((one["timing"]["median_ms"], one["predicted"]["step_ms"], one["case"]) for one in lines(f"h200/{name}.jsonl.xz")
+                       if one["status"] == "ok")
+        first, case = min(found, key=lambda one: one[1]), found[0][2]
+        fit = [abs(predicted / ms - 1) for ms, predicted, _ in found]
+        rows.append([f"{case['model']}, {case['layers']} layers", str(len(found)), f"{found[-1][0] / found[0][0]:.2f}x", f"{first[0]:.1f}",
+                     f"{found[0][0]:.1f}", f"{100 * (first[0] / found[0][0] - 1):.1f}%", error(statistics.median(fit), False), error(max(fit), False)])
+    return table(["model", "layouts", "slowest over fastest", "first proposal (ms)", "fastest (ms)", "lost", "median error of the predictions", "worst"], rows)
+
+
 def advised_speeds():
     """Speeds that advise expected of a recipe and of BF16 (advised.json), beside what one H200 then took (bench/sweeps/advised.toml)."""
     measured = {(one["case"]["model"], one["case"]["recipe"]): one for one in measured_since("h200/advised.jsonl.xz").values()}
@@ -504,7 +517,7 @@ TABLES = {"layout-verdicts": layout_verdicts, "layouts-compared": layouts_compar
           "layouts-not-predicted": lambda: layout_reasons("not predicted"),
           "before-measurement": before_measurement, "before-measurement-long": before_measurement_long,
           "before-measurement-context": before_measurement_context, "before-measurement-groups": before_measurement_groups,
-          "advised-speeds": advised_speeds, "advised-losses": advised_losses,
+          "layouts-measured": layouts_measured, "advised-speeds": advised_speeds, "advised-losses": advised_losses,
           "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out,
           "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
           "predicted-worst": predicted_worst, "predicted-all": predicted_all, "predicted-reasons": predicted_reasons,
