@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "results/record/statistics.h"
 #include "tools/analysis/analysis.h"
 #include "tools/gate/gate.h"
 
@@ -251,8 +252,7 @@ std::optional<double> median_over(std::span<const HistoryRow> rows,
     if (const OptionalNumber value = quantity(row)) values.push_back(*value);
   if (values.empty()) return std::nullopt;
   std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+  return quantile(values, 0.5);
 }
 
 }  // namespace precbench

@@ -63,7 +63,7 @@ TEST_CASE("report --history: status, text and JSON of a slower case", "[history]
   const Answer page = report_says(path + " --format md");
   CHECK(contains(page.text, "## SLOWER"));
   CHECK(contains(page.text, "```sh\ngit log --oneline"));
-  CHECK(contains(report_says(path + " -o " + (directory / "out/h.md") + " --format md").text, ""));
+  CHECK(report_says(path + " -o " + (directory / "out/h.md") + " --format md").text.empty());
   CHECK(contains(file_text(directory / "out/h.md"), "## SLOWER"));
 }
 

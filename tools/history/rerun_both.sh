@@ -28,5 +28,5 @@ done
 python3 -c '
 import sys
 a, b, c, d = map(float, sys.argv[3:])
-print(f"{sys.argv[2]} takes {100 * ((b + c) / (a + d) - 1):+.2f}% of the time of {sys.argv[1]} more; "
+print(f"step of {sys.argv[2]} against {sys.argv[1]}: {100 * ((b + c) / (a + d) - 1):+.2f}%; "
       f"runs of one commit differ by {100 * abs(d / a - 1):.2f}% and {100 * abs(c / b - 1):.2f}%")' "$first" "$second" "${times[@]}"
