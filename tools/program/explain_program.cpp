@@ -12,7 +12,7 @@
 namespace precbench {
 namespace {
 
-/// Share of memory bandwidth that fused elementwise kernels of PyTorch reach.
+/// Share of memory bandwidth that fused elementwise kernels of PyTorch reach: assumed.
 constexpr double kStreamShare = 0.75;
 /// Likewise its fused AdamW on BF16 parameters and moments: 0.50 and 0.52 on an H200 (results/h200/traces).
 constexpr double kUpdateShare = 0.52;
@@ -93,7 +93,7 @@ CLI::App* add_explain_command(CLI::App& app, ExplainCommand& command) {
   CLI::App* sub =
       app.add_subcommand("explain", "where the time of your own training step goes, from a profiler's trace");
   sub->footer(
-      "Reads traces of torch.profiler (.json, .json.gz) and SQLite exports of Nsight Systems. Names lost time in order, with the "
+      "Reads traces of torch.profiler (.json, .json.gz, .json.xz) and SQLite exports of Nsight Systems. Names lost time in order, with the "
       "step that each repair promises. With two traces: why the second step is faster or slower.\n"
       "\n"
       "Examples:\n"
