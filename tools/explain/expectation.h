@@ -18,8 +18,7 @@ class Expectation {
   /// Returns true if the rates were measured on another GPU model.
   virtual bool borrowed() const = 0;
   /// Returns the time of a GEMM in a format; 0 if its shape is unknown or the rates have no such format. `wgrad`: its
-  /// contraction
-  /// runs over tokens.
+  /// contraction runs over tokens.
   virtual double gemm(const GemmShape& shape, GemmFormat format, bool wgrad) const = 0;
   /// Returns the time of causal attention, forward and backward, of so many heads (of all sequences) of T tokens.
   virtual double attention(std::int64_t heads, std::int64_t T, std::int64_t head_dim) const = 0;

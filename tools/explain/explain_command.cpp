@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/errors.h"
 #include "tools/explain/explain_output.h"
 #include "tools/explain/trace_file.h"
 #include "tools/text/gnuplot.h"
@@ -17,10 +18,7 @@
 namespace precbench {
 
 void add_explain_flags(CLI::App& command, ExplainCommand& options) {
-  command.add_option("TRACE", options.traces, "a trace, or two to compare")
-      ->required()
-      ->expected(1, 2)
-      ->type_name("");
+  command.add_option("TRACE", options.traces, "a trace, or two to compare")->required()->type_name("");
   command
       .add_option("--gpu", options.gpu, "GPU whose rates are expected (default the one that the trace names)")
       ->type_name("NAME");
@@ -30,6 +28,8 @@ void add_explain_flags(CLI::App& command, ExplainCommand& options) {
 }
 
 int explain(const ExplainCommand& command, const ExpectationOf& expectation_of) {
+  if (command.traces.size() > 2)
+    throw InvalidInput(fmt::format("TRACE: one, or two to compare; {} are named", command.traces.size()));
   std::unique_ptr<Expectation> named;
   if (!command.gpu.empty())
     named = expectation_of(command.gpu, true);  // refuses unknown names before it reads

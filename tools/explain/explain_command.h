@@ -1,6 +1,6 @@
 // precbench explain: where the time of a training step of another program goes, from its profiler's trace.
 //
-// Exit status: 0 done, 2 bad input (InvalidInput).
+// Exit status: 0 done, 1 the figure could not be drawn, 2 bad input (InvalidInput).
 #pragma once
 
 #include <functional>
@@ -24,8 +24,7 @@ struct ExplainCommand {
 };
 
 /// Returns the rates of a GPU. `by_user`: its name is the value of --gpu, and an unknown one is InvalidInput; else it
-/// is the
-/// trace's, and null means that there are none.
+/// is the trace's, and null means that there are none.
 using ExpectationOf = std::function<std::unique_ptr<Expectation>(const std::string& gpu, bool by_user)>;
 
 void add_explain_flags(CLI::App& command, ExplainCommand& options);

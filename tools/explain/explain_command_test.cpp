@@ -41,6 +41,7 @@ TEST_CASE("explain: bad input ends with status 2 and one line", "[explain][cli]"
   CHECK_THAT(refused("explain " + log), ContainsText("neither JSON"));
   CHECK_THAT(refused("explain " + folder.path().string() + "/missing.json"), ContainsText("cannot read"));
   CHECK_THAT(refused("explain --gpu abacus " + good), ContainsText("--gpu"));
+  CHECK_THAT(refused("explain " + good + " " + good + " " + good), ContainsText("3 are named"));
 }
 
 }  // namespace precbench

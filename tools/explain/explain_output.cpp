@@ -71,7 +71,8 @@ std::vector<std::string> remarks(const ExplainedTrace& one) {
   else if (one.borrowed)
     lines.push_back(fmt::format("Expected times are borrowed: {} has no measured rates.", one.rates_of));
   if (trace.malformed)
-    lines.push_back(fmt::format("{} without a time or a name, left out.", plural(trace.malformed, "event")));
+    lines.push_back(
+        fmt::format("{} without a name or a possible time, left out.", plural(trace.malformed, "event")));
   if (trace.beyond)
     lines.push_back(fmt::format("{} beyond the limits, left out.", plural(trace.beyond, "event")));
   if (trace.other_devices)

@@ -81,8 +81,7 @@ class Rules {
   const Work& work_of(const ReplayItem& item) const { return step_.work[item.work]; }
 
   /// Adds a finding whose repair turns the step into `repaired`. `host`: the repair makes fewer launches or waits, so
-  /// that what
-  /// launch_bound() finds is what remains after it.
+  /// that what launch_bound() finds is what remains after it.
   void add(Finding finding, const Items& repaired, bool host = false) {
     finding.predicted = replay(repaired, kHostShare);
     finding.lost = now_ - finding.predicted;
@@ -319,12 +318,13 @@ class Rules {
       launches += work.work_class == WorkClass::optimizer && !is_multi_tensor(work);
     if (launches < kernels / 2 && time < 1.5 * fused) return;  // a few launches for all tensors
     Items repaired = items_;
-    const auto kept = static_cast<int>(std::ceil(parameters / kTensorsOfLaunch));
+    const auto kept = static_cast<int>(
+        std::clamp(std::ceil(parameters / kTensorsOfLaunch), 1.0, static_cast<double>(kernels)));
     int count = 0;
     for (ReplayItem& item : repaired) {
       if (item.waits || work_of(item).work_class != WorkClass::optimizer) continue;
-      if (count++ < std::max(kept, 1))
-        item.duration = fused / std::max(kept, 1);
+      if (count++ < kept)
+        item.duration = fused / kept;
       else
         remove(item);
     }
@@ -471,8 +471,7 @@ class Rules {
   }
 
   /// Returns true for a kernel that copies an operand of a GEMM into a larger one: an eager pad, or what torch.compile
-  /// puts before
-  /// GEMMs with a vocabulary that is no multiple of 8.
+  /// puts before GEMMs with a vocabulary that is no multiple of 8.
   bool pads_operand(const Work& work) const {
     for (std::uint32_t op = work.op; op != kNoIndex; op = trace_.ops[op].parent)
       if (trace_.name(trace_.ops[op].name) == "aten::constant_pad_nd") return true;
@@ -495,8 +494,7 @@ class Rules {
   }
 
   /// Returns the time that quantizing takes in this step, for each element of an FP8 GEMM's operands. Kernels that also
-  /// do other
-  /// work count whole, since that work would be fused into a kernel that exists anyway.
+  /// do other work count whole, since that work would be fused into a kernel that exists anyway.
   double cast_time_per_element() const {
     double time = 0, elements = 0;
     for (const Work& work : step_.work) {

@@ -25,8 +25,7 @@ class GzipReader {
   GzipReader& operator=(const GzipReader&) = delete;
 
   /// Unpacks up to `most` bytes; returns their number, 0 at the end. Throws InvalidInput with the input's name if the
-  /// data are
-  /// damaged or truncated, or if they unpack to far more than a trace can.
+  /// data are damaged or truncated, or if they unpack to far more than a trace can.
   std::size_t read(char* to, std::size_t most);
 
  private:

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <istream>
@@ -17,8 +18,9 @@
 namespace precbench {
 namespace {
 
-/// Times beyond this many microseconds are no times: 300 years.
-constexpr double kMostMicroseconds = 9.2e15;
+constexpr double kMostMicroseconds = static_cast<double>(kMostTraceNs) / 1e3;
+/// Elements of a list of tensors, at most: a sum of two is within 64 bits.
+constexpr double kMostElements = 1e18;
 constexpr std::size_t kMostOpInputs = 256, kMostDims = 16;
 
 /// Passes bytes on while it checks the limits of JSON that the parser itself does not have.
@@ -167,7 +169,8 @@ class KinetoHandler {
 
   bool end_array() {
     if (in_list(Part::dims) && depth_ == list_depth_ + 2 && !event_.inputs.elements.empty())
-      event_.inputs.elements.back() += whole<std::int64_t>(product_);
+      event_.inputs.elements.back() = static_cast<std::int64_t>(
+          std::min(kMostElements, static_cast<double>(event_.inputs.elements.back()) + product_));
     if ((part_ == Part::dims || part_ == Part::types) && depth_ == list_depth_) part_ = Part::arguments;
     if ((part_ == Part::events || part_ == Part::properties) && depth_ == events_depth_) part_ = Part::none;
     --depth_;
@@ -252,6 +255,10 @@ void KinetoHandler::finish_event() {
   }
   const auto start = static_cast<std::int64_t>(std::llround(*event_.start * 1e3));
   const auto duration = static_cast<std::int64_t>(std::llround(*event_.duration * 1e3));
+  if ((kernel || copy || set) && duration > kMostGpuEventNs) {
+    ++trace_.malformed;
+    return;
+  }
   const std::uint32_t name = builder_.name(event_.name);
   if (kernel || copy || set) {
     GpuEvent gpu;

@@ -20,7 +20,6 @@ namespace {
 constexpr int kStepsPerCall = 1'000'000, kMostCalls = 60'000;
 /// Type of NVTX_EVENTS rows that are ranges of one thread (push and pop).
 constexpr int kNvtxPushPop = 59;
-constexpr std::int64_t kMostNanoseconds = std::int64_t{1} << 62;
 
 class Database {
  public:
@@ -91,11 +90,12 @@ class Database {
 
 using Query = Database::Query;
 
-/// Sets start and duration; false if they are no times.
+/// Sets start and duration, of at most `longest`; false if they are no times.
 template <class Event>
-bool set_times(Event& event, Query& row) {
+bool set_times(Event& event, Query& row, std::int64_t longest = kMostTraceNs) {
   const std::int64_t start = row.number(0), end = row.number(1);
-  if (row.null(0) || row.null(1) || start < 0 || end < start || end > kMostNanoseconds) return false;
+  if (row.null(0) || row.null(1) || start < 0 || end < start || end > kMostTraceNs || end - start > longest)
+    return false;
   event.start = start;
   event.duration = end - start;
   return true;
@@ -149,8 +149,14 @@ TrainingTrace read_nsys(const std::string& path) {
     const auto found = strings.find(id);
     return found == strings.end() ? builder.name("(unknown name)") : found->second;
   };
-  // Only names of kernels and calls: other strings are file names and the like.
-  for (Query row(database, "SELECT id, value FROM StringIds"); row.next();)
+  // Only names of kernels and calls: other strings are file names and the like, and would fill the limit.
+  std::string used =
+      "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL "
+      "UNION SELECT shortName FROM CUPTI_ACTIVITY_KIND_KERNEL";
+  if (database.has("CUPTI_ACTIVITY_KIND_RUNTIME"))
+    used += " UNION SELECT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME";
+  for (Query row(database, fmt::format("SELECT id, value FROM StringIds WHERE id IN ({})", used));
+       row.next();)
     if (strings.size() < kMostNames) strings.emplace(row.number(0), builder.name(row.text(1)));
   if (database.has("TARGET_INFO_GPU"))
     if (Query row(database, "SELECT name FROM TARGET_INFO_GPU LIMIT 1"); row.next())
@@ -161,7 +167,7 @@ TrainingTrace read_nsys(const std::string& path) {
                  "FROM CUPTI_ACTIVITY_KIND_KERNEL");
        row.next();) {
     GpuEvent event;
-    if (!set_times(event, row)) {
+    if (!set_times(event, row, kMostGpuEventNs)) {
       ++trace.malformed;
       continue;
     }
@@ -178,7 +184,7 @@ TrainingTrace read_nsys(const std::string& path) {
                                          copies ? "copyKind" : "0", table));
          row.next();) {
       GpuEvent event;
-      if (!set_times(event, row)) {
+      if (!set_times(event, row, kMostGpuEventNs)) {
         ++trace.malformed;
         continue;
       }

@@ -92,8 +92,7 @@ struct TraceSteps {
 };
 
 /// Divides the trace into steps, by the profiler's marks, or else at the end of each run of optimizer kernels, or else
-/// none, and
-/// returns the one of median length. The first is left out if there are others: it begins with an idle GPU.
+/// none, and returns the one of median length. The first is left out if there are others: it begins with an idle GPU.
 TraceSteps find_steps(const TrainingTrace& trace);
 
 /// Returns the class of a kernel by the names of the kernel and of the operations that launched it, innermost first.

@@ -11,6 +11,7 @@
 
 #include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "kernels/base/xz.h"
 #include "tools/explain/gzip.h"
 #include "tools/explain/kineto_reader.h"
@@ -60,8 +61,11 @@ TrainingTrace read_trace(const std::string& path) {
     }
   }
   if (trace.gpu.empty())
-    throw InvalidInput(
-        fmt::format("{}: no GPU work in it: profile with ProfilerActivity.CUDA, on a GPU", path));
+    throw InvalidInput(fmt::format(
+        "{}: no GPU work in it{}: profile with ProfilerActivity.CUDA, on a GPU", path,
+        trace.malformed
+            ? fmt::format(" beside {} without a name or a possible time", plural(trace.malformed, "event"))
+            : ""));
   return trace;
 }
 

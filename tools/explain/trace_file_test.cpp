@@ -4,6 +4,8 @@
 #include <sqlite3.h>
 #include <zlib.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "kernels/base/errors.h"
@@ -168,6 +170,27 @@ TEST_CASE("trace file: an export of Nsight Systems", "[explain]") {
   CHECK(all.gemms[0].shape == GemmShape{1, 512, 1024, 256, GemmFormat::bf16});
 }
 
+TEST_CASE("trace file: strings that name no kernel or call of an export do not fill the limit of names",
+          "[explain]") {
+  const TempDirectory folder;
+  const TrainingTrace trace = read_trace(nsys_export(
+      folder,
+      "INSERT INTO StringIds VALUES(4, 'train.py'), (5, 'cudaMalloc'), (6, 'shown ' || char(27) || '[31m');"
+      "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES(5000, 6000, 9, 5, 5);"
+      "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES(200000, 201000, 0, 7, 8, 6, 6), (1, 1e300, 0, 7, 8, 1, 1);"));
+  const auto has = [&](const char* name) {
+    return std::find(trace.names.begin(), trace.names.end(), name) != trace.names.end();
+  };
+  CHECK(has("cudaMalloc"));
+  CHECK(has("odd_kernel"));
+  CHECK_FALSE(has("train.py"));
+  CHECK(trace.malformed == 2);
+  ExplainedTrace one;
+  one.trace = trace;
+  one.all = explain_trace(trace, nullptr);
+  CHECK(explain_text({one}, Screen{80, true, false}).find('\x1b') == std::string::npos);
+}
+
 TEST_CASE("trace file: a view in place of a table of Nsight Systems is not executed", "[explain]") {
   const TempDirectory folder;
   const std::string path = nsys_export(
@@ -195,6 +218,9 @@ TEST_CASE("trace file: bad input is refused in one line", "[explain]") {
   CHECK_THAT(refusal(folder.write("other.json", "{\"a\": 1}")), ContainsText("traceEvents"));
   CHECK_THAT(refusal(folder.write("not.json", "{\"traceEvents\": [}")), ContainsText("not JSON at byte"));
   CHECK_THAT(refusal(folder.write("cpu.json", "{\"traceEvents\": []}")), ContainsText("no GPU work"));
+  CHECK_THAT(refusal(folder.write(
+                 "times.json", R"({"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]})")),
+             ContainsText("beside 1 event without a name or a possible time"));
   CHECK_THAT(
       refusal(folder.write("bomb.gz", packed_with_gzip("[" + std::string(std::size_t{80} << 20, ' ')))),
       ContainsText("far more"));
@@ -205,12 +231,52 @@ TEST_CASE("trace file: bad input is refused in one line", "[explain]") {
              ContainsText("Nsight"));
 }
 
+TEST_CASE("trace file: impossible times are counted, and no sum of times overflows", "[explain][hostile]") {
+  const auto event = [](double start, double duration) {
+    return fmt::format(R"({{"ph": "X", "cat": "kernel", "name": "k", "tid": 1, "ts": {}, "dur": {}}})", start,
+                       duration);
+  };
+  const std::string json = "{\"traceEvents\": [" + event(-9.1e15, 9e15) + "," + event(9.1e15, 1) + "," +
+                           event(-2.9e15, 3.5e9) + "," + event(2.9e15, 3.5e9) + "," + event(5, -1) + "," +
+                           event(5, 4e9) + "]}";
+  std::size_t at = 0;
+  ExplainedTrace one;
+  one.trace = read_kineto("a", source_of(json, at));
+  CHECK(one.trace.malformed == 4);
+  REQUIRE(one.trace.gpu.size() == 2);
+  CHECK(one.trace.gpu[1].start == 5'800'000'000'000'000'000);
+  one.all = explain_trace(one.trace, nullptr);
+  const std::string text = explain_text({one}, Screen{80, true, false});
+  CHECK_THAT(text, ContainsText("4 events without a name or a possible time, left out."));
+  CHECK_THAT(text, ContainsText("7000000.00 ms  k"));
+}
+
+TEST_CASE("trace file: sizes beyond any tensor's are no numbers of launches", "[explain][hostile]") {
+  KinetoWriter writer;
+  const testing::TraceDims dims = {std::vector<std::int64_t>(16, 100'000'000'000)};
+  writer.begin("Optimizer.step#AdamW.step");
+  for (int i = 0; i < 40; ++i) writer.kernel("aten::addcdiv_", "k", 100, dims, {"float"});
+  writer.end();
+  writer.raw(R"({"ph": "X", "cat": "cpu_op", "name": "list", "tid": 1, "ts": 1e12, "dur": 1,
+    "args": {"Input Dims": [[[999999999999, 999999999999], [3000000000]], [[3000000000, 1]]]}})");
+  const std::string json = writer.json();
+  std::size_t at = 0;
+  const TrainingTrace trace = read_kineto("a", source_of(json, at));
+  bool found = false;
+  for (const OpInputs& inputs : trace.inputs)
+    found |= inputs.elements == std::vector<std::int64_t>{1'000'000'000'000'000'000, 3'000'000'000};
+  CHECK(found);
+  const testing::PlainRates rates;
+  for (const Finding& finding : explain_trace(trace, &rates).findings) CHECK(finding.predicted >= 0);
+}
+
 TEST_CASE("trace file: mutated traces are read or refused, and what is read can be explained", "[explain]") {
   const std::string text = StepWriter(true, Planted::casts).steps(1);
   std::mt19937 random(1);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  const testing::PlainRates rates;
   int taken = 0;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     std::string mutated = text;
     for (std::size_t changes = 1 + below(4); changes-- > 0;) {
       const std::size_t at = below(mutated.size());
@@ -232,7 +298,11 @@ TEST_CASE("trace file: mutated traces are read or refused, and what is read can 
       ExplainedTrace one;
       one.trace = read_kineto("trace.json", source_of(mutated, at));
       if (one.trace.gpu.empty()) continue;
-      one.all = explain_trace(one.trace, nullptr);
+      one.all = explain_trace(one.trace, i % 4 ? &rates : nullptr);
+      for (const Finding& finding : one.all.findings) {
+        CHECK(std::isfinite(finding.lost));
+        CHECK((std::isfinite(finding.predicted) && finding.predicted >= 0));
+      }
       std::int64_t sum = 0;
       for (const std::int64_t time : one.all.steps.step.exclusive) sum += time;
       CHECK(sum == one.all.steps.step.duration());
@@ -243,7 +313,7 @@ TEST_CASE("trace file: mutated traces are read or refused, and what is read can 
       CHECK(std::string(error.what()).find('\n') == std::string::npos);
     }
   }
-  CHECK(taken > 20);
+  CHECK(taken > 100);
 }
 
 TEST_CASE("trace file: a long trace takes bounded memory", "[explain]") {

@@ -14,11 +14,13 @@ namespace precbench {
 
 /// Index that refers to nothing.
 inline constexpr std::uint32_t kNoIndex = std::numeric_limits<std::uint32_t>::max();
-/// Limits on what is kept of a trace, so that a hostile or a very long one takes at most about 600 MB. Events beyond
-/// them
-/// are counted.
+/// Limits on what is kept of a trace, so that a hostile or a very long one takes at most about 1 GB. Events beyond
+/// them are counted.
 inline constexpr std::size_t kMostGpuEvents = 2'000'000, kMostHostEvents = 6'000'000, kMostNames = 200'000,
                              kMostInputs = 200'000, kMostNameBytes = 300;
+/// Limits on times, so that no sum or difference of them overflows: events start within 95 years of the clock's zero,
+/// those of the CPU last as long at most, and kMostGpuEvents of the GPU together are within 64 bits.
+inline constexpr std::int64_t kMostTraceNs = 3'000'000'000'000'000'000, kMostGpuEventNs = 3'600'000'000'000;
 
 enum class GpuWork : std::uint8_t { kernel, copy, set };
 
@@ -65,7 +67,7 @@ struct TrainingTrace {
   std::vector<HostEvent> ops;                   ///< operations and annotations of the CPU
   std::vector<HostEvent> calls;                 ///< of the CUDA runtime and driver
   std::map<std::string, std::int64_t> skipped;  ///< events of categories that are not used, by category
-  std::int64_t malformed = 0;                   ///< events that lack a time or a name
+  std::int64_t malformed = 0;                   ///< events without a name or a possible time
   std::int64_t beyond = 0;                      ///< events beyond the limits
   std::int64_t other_devices = 0;               ///< GPU events of other GPUs than the busiest
 
