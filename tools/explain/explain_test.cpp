@@ -153,6 +153,48 @@ TEST_CASE("explain: steps without marks are told by the optimizer", "[explain]")
   CHECK(static_cast<double>(steps.step.duration()) == Approx(expected).epsilon(0.03));
 }
 
+TEST_CASE("explain: the first step and steps without kernels are not explained if there are others",
+          "[explain]") {
+  KinetoWriter writer;
+  for (int i = 1; i <= 4; ++i) {
+    writer.begin_step(i);
+    if (i <= 2) writer.kernel("aten::mul", "elementwise_kernel", i == 1 ? 900 : 100);
+    if (i > 2) writer.sleep(500);
+    writer.end_step();
+  }
+  const TraceSteps steps = find_steps(parsed(writer.json()));
+  CHECK(steps.durations.size() == 4);
+  CHECK(steps.chosen == 1);
+  CHECK(steps.step.work.size() == 1);
+}
+
+TEST_CASE("explain: a gap between kernels that were queued in time is the GPU's", "[explain]") {
+  StepWork step;
+  step.end = 220'000;
+  step.work.resize(2);
+  step.work[0].duration = step.work[1].duration = 100'000;
+  step.work[0].launched = 0;
+  step.work[1].start = 120'000;
+  step.work[1].launched = 1'000;
+  const TrainingTrace trace;
+  CHECK(find_gaps(trace, step)[GapCause::device] == 20'000);
+  step.work[1].launched = 110'000;
+  CHECK(find_gaps(trace, step)[GapCause::device] == 0);
+  CHECK(find_gaps(trace, step)[GapCause::launch] == 20'000);
+}
+
+TEST_CASE("explain: a single collective that nothing can hide is no finding", "[explain]") {
+  KinetoWriter writer;
+  for (int i = 0; i < 3; ++i) {
+    writer.kernel("aten::mul", "elementwise_kernel", 1000);
+    if (i > 0) continue;
+    writer.fork_streams();
+    writer.kernel("nccl:all_reduce", "ncclDevKernel_AllReduce", 600, {}, {}, 20);
+    writer.join_streams();
+  }
+  for (const Finding& finding : explained(writer.json()).all.findings) CHECK(finding.id != "collectives");
+}
+
 TEST_CASE("explain: a trace without steps is one step, and says so", "[explain]") {
   KinetoWriter writer;
   for (int i = 0; i < 5; ++i)

@@ -362,10 +362,16 @@ TraceSteps find_steps(const TrainingTrace& trace) {
     before = window.end;
     steps.durations.push_back(window.duration());
   }
-  // Choose the step of median length; the first begins with an idle GPU.
+  // Choose the step of median length; the first begins with an idle GPU. Steps without kernels are those whose kernels
+  // are beyond the limits, or no training steps.
   std::vector<std::size_t> order(windows.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   if (order.size() > 1 && steps.marks == StepMarks::profiler) order.erase(order.begin());
+  std::vector<bool> works(windows.size(), false);
+  for (const std::size_t number : step_of)
+    if (number >= 1 && number <= works.size()) works[number - 1] = true;
+  if (std::any_of(order.begin(), order.end(), [&](std::size_t i) { return works[i]; }))
+    std::erase_if(order, [&](std::size_t i) { return !works[i]; });
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return steps.durations[a] < steps.durations[b]; });
   steps.chosen = order[order.size() / 2];

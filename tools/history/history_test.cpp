@@ -166,6 +166,11 @@ TEST_CASE("history: changes that were taken back or lie before the window do not
   CHECK(contains(history_term(judged({slower}, rules), {}, {80, true, false}),
                  "1 change before --since not shown"));
 
+  // A case that is no longer run.
+  const History ended = judged({nights_of_case("bf16", 40, 20, 0.04), nights_of_case("rowwise", 100)});
+  REQUIRE(ended.events.size() == 1);
+  CHECK(history_status(ended, true) == 0);
+
   // Two steps of which the second is taken back: the first stands.
   std::vector<HistoryRow> twice = nights_of_case("bf16", 80, 20, 0.04);
   for (std::size_t i = 40; i < 60; ++i) twice[i].step_ms *= 1.04;

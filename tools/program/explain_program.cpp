@@ -82,8 +82,7 @@ std::unique_ptr<Expectation> expectation_of(const std::string& gpu, bool by_user
   const Machine* machine = by_user ? find_preset_machine(gpu) : find_machine_of_gpu(gpu);
   if (machine) return std::make_unique<RateExpectation>(*machine);
   if (by_user)
-    return std::make_unique<RateExpectation>(
-        find_machine(gpu, "--gpu"));  // a file, else it throws
+    return std::make_unique<RateExpectation>(find_machine(gpu, "--gpu"));  // a file, else it throws
   return nullptr;
 }
 
