@@ -1,4 +1,5 @@
 // Planted faults are named first, parts of a waterfall add up, and healthy steps get no advice.
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -183,16 +184,26 @@ TEST_CASE("explain: a gap between kernels that were queued in time is the GPU's"
   CHECK(find_gaps(trace, step)[GapCause::launch] == 20'000);
 }
 
-TEST_CASE("explain: a single collective that nothing can hide is no finding", "[explain]") {
-  KinetoWriter writer;
-  for (int i = 0; i < 3; ++i) {
-    writer.kernel("aten::mul", "elementwise_kernel", 1000);
-    if (i > 0) continue;
-    writer.fork_streams();
-    writer.kernel("nccl:all_reduce", "ncclDevKernel_AllReduce", 600, {}, {}, 20);
-    writer.join_streams();
-  }
-  for (const Finding& finding : explained(writer.json()).all.findings) CHECK(finding.id != "collectives");
+TEST_CASE("explain: a single collective that nothing can hide is no finding, two are one", "[explain]") {
+  const auto found = [](int collectives) {
+    KinetoWriter writer;
+    for (int number = 1; number <= 2; ++number) {
+      writer.begin_step(number);
+      for (int i = 0; i < 3; ++i) {
+        writer.kernel("aten::mul", "elementwise_kernel", 1000);
+        if (i >= collectives) continue;
+        writer.fork_streams();
+        writer.kernel("nccl:all_reduce", "ncclDevKernel_AllReduce", 600, {}, {}, 20);
+        writer.join_streams();
+      }
+      writer.end_step();
+    }
+    const ExplainedTrace one = explained(writer.json());
+    return std::any_of(one.all.findings.begin(), one.all.findings.end(),
+                       [](const Finding& finding) { return finding.id == "collectives"; });
+  };
+  CHECK_FALSE(found(1));
+  CHECK(found(2));
 }
 
 TEST_CASE("explain: a trace without steps is one step, and says so", "[explain]") {
