@@ -102,6 +102,26 @@ TEST_CASE("change points: runs are compared on one board only", "[history]") {
   CHECK(change_points(turns, boards)[0].shift.change == Approx(0.02).margin(0.003));
 }
 
+TEST_CASE("change points: a young series does not know its deviation", "[history]") {
+  std::vector<double> young = quiet_runs(24), old = quiet_runs(60);
+  add_step(young, 12, 0.02), add_step(old, 30, 0.02);
+  CHECK(places(young).empty());
+  CHECK(places(old) == std::vector<std::size_t>{30});
+  add_step(young, 12, 0.05);
+  CHECK(places(young) == std::vector<std::size_t>{12});
+}
+
+TEST_CASE("change points: correlated nights need eight runs on either side", "[history]") {
+  const auto with_last = [](std::size_t runs) {
+    std::vector<double> values = quiet_runs(100);
+    for (std::size_t i = 1; i < values.size(); ++i) values[i] += 0.6 * values[i - 1];
+    add_step(values, values.size() - runs, 0.06);
+    return places(values);
+  };
+  CHECK(with_last(6).empty());
+  CHECK(with_last(10) == std::vector<std::size_t>{90});
+}
+
 TEST_CASE("change points: examinations are reproducible", "[history]") {
   std::vector<double> values = quiet_runs(90, 5);
   add_step(values, 60, 0.018);
