@@ -25,6 +25,7 @@
 #include "results/record/parallel.h"
 #include "results/record/readable_record.h"
 #include "results/record/record_folder.h"
+#include "results/record/same_run.h"
 
 namespace precbench {
 namespace {
@@ -142,6 +143,17 @@ bool is_older(const Record& a, const Record& b) {
                       [](char c, char shape) { return shape == '0' ? c >= '0' && c <= '9' : c == shape; });
   };
   return is_time(a.created) && is_time(b.created) && a.created < b.created;
+}
+
+/// Returns true if `a` is known to be of an earlier or another run than `newest`, a record of the same case.
+bool is_repeat(const Record& a, const Record& newest) {
+  return a.source && newest.source ? !same_run(a, newest) : is_older(a, newest);
+}
+
+/// Returns text that differs between runs of one case.
+std::string run_text(const Record& record) {
+  return record.source ? fmt::format("{} {}", record.source->file_sha256, record.source->run)
+                       : record.created;
 }
 
 /// Reads files into a set.
@@ -300,22 +312,23 @@ std::vector<std::uint32_t> Reader::newest_of_each() const {
   return newest;
 }
 
-/// Keeps the newest record of each case on each machine, and with Repeats::all the older measured ones of other times.
+/// Keeps the newest record of each case on each machine, and with Repeats::all the measured ones of other runs.
 void Reader::drop_repeated() {
   const std::vector<LocatedRecord>& records = set.records;
   const std::vector<std::uint32_t> newest = newest_of_each();
-  std::map<std::pair<std::uint32_t, std::string>, std::size_t> times;  // of older records, by their newest and time
+  std::map<std::pair<std::uint32_t, std::string>, std::size_t>
+      runs;  // of other records, by their newest and run
   std::vector<bool> kept(records.size(), false);
   for (std::size_t i = 0; i < records.size(); ++i) {
     std::size_t w = newest[i];
     kept[i] = w == i;
     if (kept[i]) continue;
-    if (repeats_ == Repeats::all && is_older(records[i].record, records[w].record) &&
+    if (repeats_ == Repeats::all && is_repeat(records[i].record, records[w].record) &&
         records[i].record.status == Status::ok && records[w].record.status == Status::ok) {
-      const auto [same_time, is_new] = times.try_emplace({newest[i], records[i].record.created}, i);
+      const auto [same, is_new] = runs.try_emplace({newest[i], run_text(records[i].record)}, i);
       kept[i] = is_new;
       if (is_new) continue;
-      w = same_time->second;
+      w = same->second;
     }
     const LocatedRecord& winner = records[w];
     const auto& [record, origin, neighbour] = records[i];

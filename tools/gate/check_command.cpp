@@ -23,6 +23,7 @@
 #include "results/record/compressed.h"
 #include "results/record/contradiction.h"
 #include "results/record/line_reader.h"
+#include "results/record/same_run.h"
 #include "results/record/shell.h"
 #include "tools/gate/gate_match.h"
 #include "tools/text/table.h"
@@ -145,8 +146,8 @@ Merged merged(const RecordSet& old, const RecordSet& run, bool replace) {
     accepted[asked->record.id] = answer;
     placed.insert(answer);
   }
-  std::map<std::string, std::string> newest;  // time of the newest record, by id
-  for (const LocatedRecord& one : repeats.newest().records) newest[one.record.id] = one.record.created;
+  std::map<std::string, const Record*> newest;  // by id
+  for (const LocatedRecord& one : repeats.newest().records) newest[one.record.id] = &one.record;
   Merged result;
   std::map<std::string, std::size_t> counts;  // of records, by id
   const auto add = [&](const Record& record) {
@@ -163,10 +164,10 @@ Merged merged(const RecordSet& old, const RecordSet& run, bool replace) {
     result.compared.records.push_back(located);
     const Record& fresh = answer->second->record;
     const bool stays = !replace && fresh.id == record.id && same_build(record, fresh) &&
-                       fresh.created != record.created && !difference_in_work(located, *answer->second);
+                       !same_run(fresh, record) && !difference_in_work(located, *answer->second);
     if (stays) add(record);
     if (!stays && Json(record) != Json(fresh)) ++result.replaced;
-    if (newest.at(record.id) == record.created) add(fresh);
+    if (same_run(*newest.at(record.id), record)) add(fresh);
   }
   for (const LocatedRecord& located : run.records)
     if (!placed.contains(&located)) add(located.record);
@@ -348,7 +349,8 @@ int check(const CheckOptions& options, const RerunCommand& command) {
   const GateRules rules = rules_of(options);
   const RerunCommand rerun = [&](const nlohmann::ordered_json& fields) {
     if (fields.contains("source"))  // of another program, which we cannot run
-      return fmt::format("precbench import LOG --recipe {} --out {}", shell_quoted(fields.value("recipe", "")),
+      return fmt::format("precbench import LOG --recipe {} --out {}",
+                         shell_quoted(fields.value("recipe", "")),
                          shell_path(folder_to_run_again(options.paths)));
     return command(fields) + " --out " + shell_path(folder_to_run_again(options.paths));
   };

@@ -7,6 +7,7 @@
 
 #include "kernels/base/plural.h"
 #include "results/record/provenance.h"
+#include "results/record/same_run.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
 #include "tools/text/text.h"
@@ -37,21 +38,24 @@ std::optional<double> bytes(const std::optional<std::int64_t>& value) {
 void note_commits(const std::vector<Match>& matches, Distinct& notes) {
   Distinct was, is;
   std::size_t compared = 0, own = 0, same = 0, older = 0;
+  bool imported = false;
   for (const Match& match : matches) {
     if (!match.current || match.current->record.status != Status::ok) continue;
     ++compared;
     const Record& current = match.current->record;
+    imported = imported || current.source;
     was.add(commit_of(match.baseline->env()));
     is.add(commit_of(match.current->env()));
     const auto is_own = [&](const LocatedRecord* repeat) {
-      return repeat->record.created == current.created && repeat->env().host == match.current->env().host;
+      return same_run(repeat->record, current) && repeat->env().host == match.current->env().host;
     };
     own += std::any_of(match.repeats.begin(), match.repeats.end(), is_own) ? 1 : 0;
     same += match.baseline->env().git && match.baseline->env().git == match.current->env().git ? 1 : 0;
     older += current.created < match.baseline->record.created ? 1 : 0;  // ISO 8601
   }
   if (compared == 0) return;
-  const std::string stale = "; if another build was to be measured, sweep again with --fresh";
+  const std::string stale = imported ? "; import the log of a new run"
+                                     : "; if another build was to be measured, sweep again with --fresh";
   if (was.texts != is.texts)
     notes.add(fmt::format("the baseline is of commit {}, this run of {}", was.joined(), is.joined()));
   if (own > 0)

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "kernels/base/errors.h"
 #include "kernels/base/parse_number.h"
@@ -84,6 +86,8 @@ bool continues(const Record& whole, const Record& part) {
   return whole.timing && part.timing && begins_with(whole.timing->samples_ms, part.timing->samples_ms);
 }
 
+/// Records of this and of earlier commands. All runs count, also those that diverged or are of one time, so read_records(), which
+/// keeps one record of a case, does not serve.
 struct Output {
   std::string file;  ///< empty: none
   RecordSet known;
@@ -93,8 +97,7 @@ struct Output {
     make_folder(folder);
     file = (fs::path(folder) / "records.jsonl").string();
     std::error_code error;
-    if (fs::exists(file, error) && fs::file_size(file, error) > 0)
-      known = read_records({file}, nullptr, Repeats::all);
+    if (fs::exists(file, error)) read_known();
     for (const LocatedRecord& located : known.records)
       if (!located.record.source)
         throw InvalidInput(fmt::format(
@@ -119,6 +122,21 @@ struct Output {
   }
 
  private:
+  /// Throws InvalidInput for a line that is not a record, which rewrite() would lose.
+  void read_known() {
+    LineReader lines(file, kRecordLimits.bytes);
+    while (lines.next()) {
+      if (lines.line().empty()) continue;
+      const Origin origin{file, lines.number()};
+      RecordLine parsed = parse_record_line(lines.line(), nullptr);
+      if (parsed.failure) std::rethrow_exception(parsed.failure);
+      if (!parsed.record)
+        throw InvalidInput(fmt::format("--out: {}: {}; remove that line, or name another folder",
+                                       origin.text(), parsed.problem));
+      known.records.push_back({std::move(*parsed.record), origin});
+    }
+  }
+
   void rewrite() const {
     PendingFile pending(file);
     for (const LocatedRecord& one : known.records)

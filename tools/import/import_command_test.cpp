@@ -1,6 +1,8 @@
 // The command line: what it prints, writes and refuses, and that check and report take the records.
 #include "tools/import/import_command.h"
 
+#include <filesystem>
+
 #include "kernels/testing/catch.h"
 #include "kernels/testing/processes.h"
 #include "kernels/testing/temp_directory.h"
@@ -155,7 +157,55 @@ TEST_CASE("import: a log that has grown replaces its record, and a shorter copy 
   REQUIRE(set.records.size() == 1);
   CHECK(set.problems.empty());
   CHECK(set.records[0].record.source->last_step == 70);
-  CHECK(contains(precbench_says("import " + log + " " + part + " --recipe bf16").text, "a run that was read before"));
+  CHECK(contains(precbench_says("import " + log + " " + part + " --recipe bf16").text,
+                 "a run that was read before"));
+}
+
+TEST_CASE("import: runs of one time are repeats, and one that diverged is not forgotten", "[import]") {
+  const TempDirectory scratch;
+  // Without times in its lines a log has that of its file; files that were copied together share it.
+  const auto log = [&](const std::string& name, double penalty, bool diverges) {
+    std::string text;
+    for (int i = 1; i <= 12; ++i)
+      text += fmt::format(
+          "Training epoch 0, iteration {}/99 | global_batch_size: 64 | train_step_timing in s: 2.0 | reduced_train_loss: {}\n",
+          i, diverges && i > 9 ? "nan" : fmt::format("{:.4f}", 9 - 0.1 * i + penalty));
+    const std::string path = scratch.write(name, text);
+    std::filesystem::last_write_time(path, std::filesystem::file_time_type{});
+    return path + " ";
+  };
+  const std::string flags = " --model llama3.1-8b --seq 8192 --gpus 16 --gpu h200 --out ",
+                    out = scratch / "out";
+  const std::string bf16 = log("a1", 0, false) + log("a2", 0.1, false) + log("a3", 0.2, false);
+  const std::string mxfp8 = log("b1", 0, false) + log("b2", 0.1, true) + log("b3", 0.2, false);
+  CHECK(precbench_says("import " + bf16 + flags + out + " --recipe bf16").status == 0);
+  const std::string verdict = "loss of mxfp8 (3 runs) beside bf16 (3 runs): diverged";
+  CHECK(contains(precbench_says("import " + mxfp8 + flags + out + " --recipe mxfp8").text, verdict));
+  CHECK(contains(precbench_says("import --out " + out).text, verdict));
+  CHECK(contains(precbench_says("import " + mxfp8 + flags + out + " --recipe mxfp8").text, "already in"));
+
+  const std::string baseline = scratch / "baseline.jsonl";
+  const auto accept = [&](const std::string& logs, const std::string& night) {
+    precbench_says("import " + logs + flags + scratch / night + " --recipe bf16");
+    return precbench_says("check --accept --baseline " + baseline + " " + scratch / night).text;
+  };
+  accept(scratch / "a1", "1"), accept(scratch / "a2", "2");
+  CHECK(contains(accept(scratch / "a3", "3"), "(3 records: 3 of each)"));
+  // A copy of a log is no repeat of it, whatever its time.
+  CHECK(contains(accept(scratch.write("copy", file_text(scratch / "a1")), "4"), "(3 records: 3 of each)"));
+  const auto own = precbench_says("check --baseline " + baseline + " " + scratch / "4");
+  CHECK(contains(own.text, "own records: nothing new was measured; import the log of a new run"));
+}
+
+TEST_CASE("import: a line of --out that is no record is refused, not lost", "[import]") {
+  const TempDirectory scratch;
+  scratch.write("records.jsonl", "half a rec");
+  const auto refused = precbench_says("import " + scratch.write("a.log", torchtitan_log()) +
+                                      " --recipe bf16 --out " + scratch.path().string());
+  INFO(refused.text);
+  CHECK(refused.status == 2);
+  CHECK(contains(refused.text, "records.jsonl:1: not JSON; remove that line"));
+  CHECK(file_text(scratch / "records.jsonl") == "half a rec");
 }
 
 TEST_CASE(

@@ -21,8 +21,10 @@ namespace {
 
 constexpr std::size_t kLongestName = 80;
 
-/// Returns "8,030,261,248".
+/// Returns "8,030,261,248"; "1e+30" for numbers of a damaged log.
 std::string thousands(double value) {
+  constexpr double kLargest = 1e15;
+  if (!(std::abs(value) < kLargest)) return fmt::format("{:.3g}", value);
   std::string digits = fmt::format("{:.0f}", value);
   for (std::ptrdiff_t at = std::ssize(digits) - 3; at > (digits.front() == '-' ? 1 : 0); at -= 3)
     digits.insert(static_cast<std::size_t>(at), ",");
@@ -44,6 +46,20 @@ std::optional<double> clock_step_s(const LogRun& run) {
   return (*last->time - *first->time) / static_cast<double>(last->step - first->step);
 }
 
+/// Returns the usual seconds of a step by the clock of consecutive lines, which a few pauses do not change. Null without enough lines
+/// that are far enough apart for clocks that show whole seconds.
+std::optional<double> usual_clock_step_s(const LogRun& run) {
+  constexpr double kShortest = 5;
+  std::vector<double> seconds;
+  for (std::size_t i = 1; i < run.samples.size(); ++i) {
+    const LogSample &before = run.samples[i - 1], &after = run.samples[i];
+    if (before.time && after.time && *after.time - *before.time >= kShortest)
+      seconds.push_back((*after.time - *before.time) / static_cast<double>(after.step - before.step));
+  }
+  if (seconds.size() < kFewestLines) return std::nullopt;
+  return sample_statistics(seconds)->median;
+}
+
 /// Names how a log counts FLOPs.
 const char* counted(const std::string& convention) {
   if (convention == "full") return "it counts attention in full";
@@ -62,11 +78,11 @@ class RunImport {
     find_speed();
     find_convention();
     if (const auto own = mfu(); own && *own > kHighestMfu)
-      out_.missing.push_back(fmt::format(
-          "values that agree: an MFU of {:.0f}% is impossible; check --model, --seq, --global-batch, --gpus and --gpu",
+      out_.conflicts.push_back(fmt::format(
+          "an MFU of {:.0f}% is impossible; check --model, --seq, --global-batch, --gpus and --gpu",
           100 * *own));
     describe();
-    if (out_.missing.empty()) out_.record = make_record(written);
+    if (out_.missing.empty() && out_.conflicts.empty()) out_.record = make_record(written);
     return std::move(out_);
   }
 
@@ -126,6 +142,13 @@ class RunImport {
       }
     }
     need(model_.has_value(), "model", "--model");
+    // Tied embeddings or a padded vocabulary explain less.
+    if (model_ && facts.parameters && *facts.parameters > 0 &&
+        std::abs(std::log(static_cast<double>(model_->parameters) / static_cast<double>(*facts.parameters))) >
+            std::log(kOtherModel))
+      out_.conflicts.push_back(fmt::format("the log's model has {} parameters, {} has {}; check --model",
+                                           thousands(static_cast<double>(*facts.parameters)), model_->name,
+                                           thousands(static_cast<double>(model_->parameters))));
   }
 
   void find_speed() {
@@ -134,8 +157,8 @@ class RunImport {
         if (!sample.global_batch) sample.global_batch = static_cast<double>(*batch_);
     speed_ = speed_of_run(run_, *log_.format, tokens_, gpus_);
     if (tokens_ && speed_.step_tokens && std::abs(*speed_.step_tokens / *tokens_ - 1) > kSameTokens)
-      out_.missing.push_back(fmt::format(
-          "a step's tokens: the log's time x tokens/s gives {}, but seq x global batch is {}; check --seq and "
+      out_.conflicts.push_back(fmt::format(
+          "the log's time x tokens/s gives {} tokens in a step, but seq x global batch is {}; check --seq and "
           "--global-batch",
           thousands(*speed_.step_tokens), thousands(*tokens_)));
     if (!tokens_ && speed_.step_tokens) tokens_ = std::round(*speed_.step_tokens);
@@ -154,8 +177,8 @@ class RunImport {
                          *sample.tokens_per_s_per_gpu);
     const auto statistics = sample_statistics(ratios);
     if (statistics && std::abs(statistics->median - 1) > kSameTokens)
-      out_.missing.push_back(fmt::format(
-          "values that agree: seq, global batch and GPUs give {:.3g} times the tokens/s per GPU of the log; check --seq, "
+      out_.conflicts.push_back(fmt::format(
+          "seq, global batch and GPUs give {:.3g} times the tokens/s per GPU of the log; check --seq, "
           "--global-batch and --gpus",
           statistics->median));
   }
@@ -232,6 +255,7 @@ class RunImport {
     if (recipe_ && model_) say(fmt::format("recipe: {}", short_printable(*recipe_, kLongestName)));
     if (!out_.missing.empty())
       say(fmt::format("no record: the log does not say {}", fmt::join(out_.missing, ", ")));
+    for (const std::string& conflict : out_.conflicts) say("no record: " + conflict);
   }
 
   void describe_case() {
@@ -253,7 +277,7 @@ class RunImport {
     else if (gpus_)
       line += ", " + plural(static_cast<std::size_t>(*gpus_), "GPU");
     say(std::move(line));
-    if (model_ && facts.parameters && *facts.parameters != model_->parameters)
+    if (model_ && facts.parameters && *facts.parameters != model_->parameters && out_.conflicts.empty())
       warn(fmt::format("the log's model has {} parameters, {} has {}",
                        thousands(static_cast<double>(*facts.parameters)), model_->name,
                        thousands(static_cast<double>(model_->parameters))));
@@ -275,6 +299,13 @@ class RunImport {
         warn(fmt::format(
             "by the clock of the lines a step takes {:.4g} s, by tokens/s {:.4g} s: check --global-batch, --seq and --gpus",
             *clock, mean_of(speed_.step_s)));
+      const auto usual = usual_clock_step_s(run_);
+      if (usual && has_speed() && !speed_.step_s.empty() && !run_.samples.back().step_s &&
+          *usual > mean_of(speed_.step_s) * kPausesOverStep)
+        warn(fmt::format(
+            "by the clock of the lines a step takes {:.4g} s, by the log's rate {:.4g} s: check --global-batch, --seq and --gpus, "
+            "unless the run pauses before every line",
+            *usual, mean_of(speed_.step_s)));
       if (!batch_ && !run_.samples.empty() && run_.samples.back().samples_per_s)
         say(fmt::format("global batch: about {:.0f} by the clock of the lines ({:.3f} s a step)",
                         *clock * *run_.samples.back().samples_per_s, *clock));
@@ -324,8 +355,11 @@ class RunImport {
     for (const LogSample& sample : run_.samples)
       if (sample.loss) last = &sample, ++lines;
     if (last)
-      say(fmt::format("loss {:.4f} at step {} ({}, {})", *last->loss, last->step, plural(lines, "line"),
-                      kind_of_loss()));
+      say(fmt::format("loss {:.4f} at {} {} ({}, {})", *last->loss, run_.facts.counts_lines ? "line" : "step",
+                      last->step, plural(lines, "line"), kind_of_loss()));
+    if (run_.facts.counts_lines)
+      warn(
+          "the log has no steps, so its lines are counted: compare it only with runs that print a line as often");
   }
 
   const char* kind_of_loss() const {
@@ -438,6 +472,10 @@ class RunImport {
   static constexpr double kHighestMfu = 1.05;
   /// Ratio of a step's time to the clock's from which something is wrong: a step cannot take longer than the clock.
   static constexpr double kLongestOverClock = 1.05;
+  /// Ratio of the clock's usual time between lines to that of their steps from which pauses are unlikely to explain it.
+  static constexpr double kPausesOverStep = 1.5;
+  /// Ratio of the parameters of two models that are not variants of each other.
+  static constexpr double kOtherModel = 1.5;
 
   const LogFile& log_;
   LogRun run_;

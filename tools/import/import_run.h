@@ -84,7 +84,8 @@ std::optional<std::string> convention_of(double flops_per_token, const ImportMod
 struct ImportedRun {
   std::vector<std::string> lines;
   std::vector<std::string> missing;  ///< "recipe (--recipe)": what the record needs and the log does not say
-  std::optional<Record> record;      ///< null if something is missing
+  std::vector<std::string> conflicts;  ///< values that contradict each other, with the flags to check
+  std::optional<Record> record;        ///< null if something is missing or contradicts
 };
 
 struct LogFile;

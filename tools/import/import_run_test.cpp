@@ -197,6 +197,50 @@ TEST_CASE("import_run: values that the log contradicts are refused", "[import]")
   CHECK(contains(joined(wrong.lines), "check --seq and --global-batch"));
 }
 
+TEST_CASE("import_run: a model of another size gives no record, and a variant does", "[import]") {
+  const auto sized = [](const std::string& parameters) {
+    std::string text = torchtitan_log();
+    const std::string logged = "8,030,261,248";
+    text.replace(text.find(logged), logged.size(), parameters);
+    ImportValues given = recipe("bf16");
+    given.model = "llama3.1-8b";
+    return imported(text, given);
+  };
+  CHECK_FALSE(sized("1,235,814,400").record);
+  CHECK(contains(joined(sized("1,235,814,400").lines),
+                 "no record: the log's model has 1,235,814,400 parameters"));
+  const ImportedRun variant = sized("8,030,300,000");
+  REQUIRE(variant.record);
+  CHECK(contains(joined(variant.record->warnings), "8,030,300,000 parameters"));
+}
+
+TEST_CASE("import_run: the clock of the lines shows a wrong length, batch or number of GPUs", "[import]") {
+  // 10 steps of 8 x 8192 tokens on 4 GPUs take 26 s by the clock.
+  const auto warned = [](std::int64_t seq, std::int64_t gpus) {
+    ImportValues given = recipe("bf16");
+    given.model = "llama3.1-8b", given.gpu = "h200", given.seq = seq, given.global_batch = 8,
+    given.gpus = gpus;
+    const ImportedRun run = imported(torchtitan_steps(), given);
+    REQUIRE(run.record);
+    return contains(joined(run.record->warnings), "by the clock of the lines a step takes");
+  };
+  CHECK_FALSE(warned(8192, 4));
+  CHECK(warned(4096, 4));
+  CHECK(warned(16384, 4));
+  CHECK(warned(8192, 2));
+  CHECK(warned(8192, 8));
+}
+
+TEST_CASE("import_run: lines without steps are called lines", "[import]") {
+  std::string text;
+  for (int i = 1; i < 4; ++i)
+    text +=
+        fmt::format("{{'loss': {}.5, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.{}}}\n", 9 - i, i);
+  const std::string said = joined(imported(text).lines);
+  CHECK(contains(said, "loss 6.5000 at line 3"));
+  CHECK(contains(said, "its lines are counted"));
+}
+
 TEST_CASE("import_run: an impossible MFU gives no record", "[import]") {
   ImportValues given = recipe("bf16");
   given.model = "llama3.1-8b", given.gpu = "h200", given.gpus = 2, given.seq = 8192, given.global_batch = 64;

@@ -133,6 +133,7 @@ class TrainerLinesReader : public LogReader {
     sample.step = last ? last->step + 1 : 1;
     sample.loss = loss;
     runs.add(sample);
+    runs.facts().counts_lines = true;
     for (const char* const key : {"'memory/max_allocated (GiB)':", "'memory/max_mem_allocated(gib)':"})
       if (const auto gib = value_of(text, key)) runs.memory(MemoryKind::allocated, *gib * 0x1p30);
     return LineKind::step;

@@ -34,6 +34,7 @@ struct RunFacts {
   std::optional<std::string> model, gpu, recipe, version, parallel, created;
   std::optional<std::int64_t> parameters, seq, global_batch, local_batch, gpus, tokens_per_step, seed;
   std::optional<double> peak_flops;  ///< denominator of the log's MFU, FLOP/s
+  bool counts_lines = false;         ///< the log has no steps: a sample's step is the number of its line
 };
 
 /// Totals of a run whose log has no times of steps.
