@@ -30,6 +30,8 @@ struct ReplayItem {
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 };
 
+using ReplayItems = std::vector<ReplayItem>;
+
 /// Returns the items of a step in the order of their launches. `waits_at_end`: each step ends with a wait.
 std::vector<ReplayItem> replay_items(const TrainingTrace& trace, const StepWork& step, bool waits_at_end);
 

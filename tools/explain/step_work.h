@@ -45,6 +45,14 @@ struct GemmShape {
   auto operator<=>(const GemmShape&) const = default;
 };
 
+inline bool is_16_bit(GemmFormat format) { return format == GemmFormat::bf16 || format == GemmFormat::fp16; }
+
+/// Returns true if the sizes are multiples of what tensor cores of the format need for full speed.
+inline bool is_aligned(const GemmShape& shape) {
+  const std::int64_t unit = shape.format == GemmFormat::fp8 ? 16 : 8;
+  return shape.m % unit == 0 && shape.n % unit == 0 && shape.k % unit == 0;
+}
+
 /// A kernel, copy or memset of the step.
 struct Work {
   std::int64_t start = 0, duration = 0;
