@@ -1,4 +1,4 @@
-// What a step's GEMMs tell: tokens, vocabulary, expected times. See findings.h.
+// Tokens, vocabulary and expected times of a step, from its GEMMs. See findings.h.
 #include "tools/explain/findings.h"
 
 #include <algorithm>
