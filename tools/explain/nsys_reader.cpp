@@ -92,7 +92,7 @@ using Query = Database::Query;
 
 /// Sets start and duration, of at most `longest`; false if they are no times.
 template <class Event>
-bool set_times(Event& event, Query& row, std::int64_t longest = kMostTraceNs) {
+bool set_times(Event& event, Query& row, std::int64_t longest) {
   const std::int64_t start = row.number(0), end = row.number(1);
   if (row.null(0) || row.null(1) || start < 0 || end < start || end > kMostTraceNs || end - start > longest)
     return false;
@@ -101,10 +101,8 @@ bool set_times(Event& event, Query& row, std::int64_t longest = kMostTraceNs) {
   return true;
 }
 
-}  // namespace
-
 /// Splits PyTorch's "aten::mm, seq = 12, op_id = 7, sizes = [[4096, 2048], [2048, 2048]]" into name and shapes.
-static std::pair<std::string, OpInputs> parse_nvtx(const std::string& text) {
+std::pair<std::string, OpInputs> parse_nvtx(const std::string& text) {
   OpInputs inputs;
   const std::size_t comma = text.find(", seq = "), sizes = text.find("sizes = [");
   const std::size_t end = std::min({comma, text.find(", op_id = "), text.find(", sizes = ")});
@@ -128,6 +126,132 @@ static std::pair<std::string, OpInputs> parse_nvtx(const std::string& text) {
   return {text.substr(0, end), inputs};
 }
 
+/// Reads the tables of one export.
+class NsysReader {
+ public:
+  NsysReader(const std::string& path, TrainingTrace& trace)
+      : trace_(trace), builder_(trace), database_(path) {
+    builder_.name("(names beyond the limit)");
+    if (!database_.has("CUPTI_ACTIVITY_KIND_KERNEL") || !database_.has("StringIds"))
+      throw InvalidInput(
+          fmt::format("{}: no CUDA kernels in this SQLite file; export with "
+                      "nsys export --type sqlite, of a profile taken with --trace cuda,nvtx",
+                      path));
+  }
+
+  void read() {
+    read_names();
+    read_kernels();
+    read_copies("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind", GpuWork::copy);
+    read_copies("CUPTI_ACTIVITY_KIND_MEMSET", "0", GpuWork::set);
+    read_calls();
+    read_ranges();
+    builder_.finish();
+  }
+
+ private:
+  /// Calls read(event, row) for each row of a query that begins with start and end, and counts those with impossible times.
+  template <class Event, class Read>
+  void each(const std::string& query, std::int64_t longest, const Read& read) {
+    for (Query row(database_, query); row.next();) {
+      Event event;
+      if (set_times(event, row, longest))
+        read(event, row);
+      else
+        ++trace_.malformed;
+    }
+  }
+  /// The same for work of the GPU; its rows go on with device, stream and correlation.
+  template <class Name>
+  void each_gpu(const std::string& query, GpuWork work, const Name& name) {
+    each<GpuEvent>(query, kMostGpuEventNs, [&](GpuEvent& event, Query& row) {
+      event.device = static_cast<std::int32_t>(row.number(2));
+      event.stream = static_cast<std::int32_t>(row.number(3));
+      event.work = work;
+      event.name = name(row);
+      builder_.add_gpu(event, static_cast<std::uint64_t>(row.number(4)), 0);
+    });
+  }
+
+  void read_names() {
+    // Only names of kernels and calls: other strings are file names and the like, and would fill the limit.
+    std::string used =
+        "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL "
+        "UNION SELECT shortName FROM CUPTI_ACTIVITY_KIND_KERNEL";
+    if (database_.has("CUPTI_ACTIVITY_KIND_RUNTIME"))
+      used += " UNION SELECT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME";
+    for (Query row(database_, fmt::format("SELECT id, value FROM StringIds WHERE id IN ({})", used));
+         row.next();)
+      if (strings_.size() < kMostNames) strings_.emplace(row.number(0), builder_.name(row.text(1)));
+    if (database_.has("TARGET_INFO_GPU"))
+      if (Query row(database_, "SELECT name FROM TARGET_INFO_GPU LIMIT 1"); row.next())
+        trace_.gpu_name = row.text(0).substr(0, kMostNameBytes);
+  }
+
+  std::uint32_t string_of(std::int64_t id) {
+    const auto found = strings_.find(id);
+    return found == strings_.end() ? builder_.name("(unknown name)") : found->second;
+  }
+
+  void read_kernels() {
+    each_gpu(
+        "SELECT start, end, deviceId, streamId, correlationId, demangledName, shortName "
+        "FROM CUPTI_ACTIVITY_KIND_KERNEL",
+        GpuWork::kernel, [&](Query& row) { return string_of(row.number(row.null(5) ? 6 : 5)); });
+  }
+
+  void read_copies(const char* table, const char* kind_column, GpuWork work) {
+    if (!database_.has(table)) return;
+    each_gpu(
+        fmt::format("SELECT start, end, deviceId, streamId, correlationId, {} FROM {}", kind_column, table),
+        work, [&](Query& row) {
+          if (work == GpuWork::set) return builder_.name("Memset");
+          switch (row.number(5)) {  // CUPTI's kinds
+            case 1:
+              return builder_.name("Memcpy HtoD");
+            case 2:
+              return builder_.name("Memcpy DtoH");
+            case 8:
+              return builder_.name("Memcpy DtoD");
+            default:
+              return builder_.name("Memcpy");
+          }
+        });
+  }
+
+  void read_calls() {
+    if (!database_.has("CUPTI_ACTIVITY_KIND_RUNTIME")) return;
+    each<HostEvent>("SELECT start, end, correlationId, globalTid, nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME",
+                    kMostTraceNs, [&](HostEvent& event, Query& row) {
+                      event.thread = row.number(3);
+                      event.name = string_of(row.number(4));
+                      builder_.add_call(event, static_cast<std::uint64_t>(row.number(2)), 0);
+                    });
+  }
+
+  void read_ranges() {
+    if (!database_.has("NVTX_EVENTS")) return;
+    each<HostEvent>(
+        fmt::format("SELECT n.start, n.end, n.globalTid, COALESCE(n.text, s.value) FROM NVTX_EVENTS n "
+                    "LEFT JOIN StringIds s ON s.id = n.textId WHERE n.eventType = {} AND n.end IS NOT NULL",
+                    kNvtxPushPop),
+        kMostTraceNs, [&](HostEvent& event, Query& row) {
+          event.thread = row.number(2);
+          auto [name, inputs] = parse_nvtx(row.text(3));
+          event.name = builder_.name(name);
+          event.inputs = builder_.inputs(std::move(inputs));
+          builder_.add_op(event, 0);
+        });
+  }
+
+  TrainingTrace& trace_;
+  TraceBuilder builder_;
+  Database database_;
+  std::unordered_map<std::int64_t, std::uint32_t> strings_;
+};
+
+}  // namespace
+
 bool is_sqlite(std::string_view begin) {
   return begin.starts_with(std::string_view("SQLite format 3\0", 16));
 }
@@ -136,104 +260,7 @@ TrainingTrace read_nsys(const std::string& path) {
   TrainingTrace trace;
   trace.file = path;
   trace.format = "Nsight Systems";
-  TraceBuilder builder(trace);
-  builder.name("(names beyond the limit)");
-  Database database(path);
-  if (!database.has("CUPTI_ACTIVITY_KIND_KERNEL") || !database.has("StringIds"))
-    throw InvalidInput(
-        fmt::format("{}: no CUDA kernels in this SQLite file; export with "
-                    "nsys export --type sqlite, of a profile taken with --trace cuda,nvtx",
-                    path));
-  std::unordered_map<std::int64_t, std::uint32_t> strings;
-  const auto string_of = [&](std::int64_t id) {
-    const auto found = strings.find(id);
-    return found == strings.end() ? builder.name("(unknown name)") : found->second;
-  };
-  // Only names of kernels and calls: other strings are file names and the like, and would fill the limit.
-  std::string used =
-      "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL "
-      "UNION SELECT shortName FROM CUPTI_ACTIVITY_KIND_KERNEL";
-  if (database.has("CUPTI_ACTIVITY_KIND_RUNTIME"))
-    used += " UNION SELECT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME";
-  for (Query row(database, fmt::format("SELECT id, value FROM StringIds WHERE id IN ({})", used));
-       row.next();)
-    if (strings.size() < kMostNames) strings.emplace(row.number(0), builder.name(row.text(1)));
-  if (database.has("TARGET_INFO_GPU"))
-    if (Query row(database, "SELECT name FROM TARGET_INFO_GPU LIMIT 1"); row.next())
-      trace.gpu_name = row.text(0).substr(0, kMostNameBytes);
-
-  for (Query row(database,
-                 "SELECT start, end, deviceId, streamId, correlationId, demangledName, shortName "
-                 "FROM CUPTI_ACTIVITY_KIND_KERNEL");
-       row.next();) {
-    GpuEvent event;
-    if (!set_times(event, row, kMostGpuEventNs)) {
-      ++trace.malformed;
-      continue;
-    }
-    event.device = static_cast<std::int32_t>(row.number(2));
-    event.stream = static_cast<std::int32_t>(row.number(3));
-    event.name = string_of(row.number(row.null(5) ? 6 : 5));
-    builder.add_gpu(event, static_cast<std::uint64_t>(row.number(4)), 0);
-  }
-  for (const auto& [table, work, name] : {std::tuple("CUPTI_ACTIVITY_KIND_MEMCPY", GpuWork::copy, "Memcpy"),
-                                          std::tuple("CUPTI_ACTIVITY_KIND_MEMSET", GpuWork::set, "Memset")}) {
-    if (!database.has(table)) continue;
-    const bool copies = work == GpuWork::copy;
-    for (Query row(database, fmt::format("SELECT start, end, deviceId, streamId, correlationId, {} FROM {}",
-                                         copies ? "copyKind" : "0", table));
-         row.next();) {
-      GpuEvent event;
-      if (!set_times(event, row, kMostGpuEventNs)) {
-        ++trace.malformed;
-        continue;
-      }
-      event.device = static_cast<std::int32_t>(row.number(2));
-      event.stream = static_cast<std::int32_t>(row.number(3));
-      event.work = work;
-      // CUPTI's kinds: 1 is host to device, 2 device to host, 8 device to device.
-      const std::int64_t kind = row.number(5);
-      event.name = builder.name(!copies     ? "Memset"
-                                : kind == 1 ? "Memcpy HtoD"
-                                : kind == 2 ? "Memcpy DtoH"
-                                : kind == 8 ? "Memcpy DtoD"
-                                            : name);
-      builder.add_gpu(event, static_cast<std::uint64_t>(row.number(4)), 0);
-    }
-  }
-  if (database.has("CUPTI_ACTIVITY_KIND_RUNTIME"))
-    for (Query row(database,
-                   "SELECT start, end, correlationId, globalTid, nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME");
-         row.next();) {
-      HostEvent event;
-      if (!set_times(event, row)) {
-        ++trace.malformed;
-        continue;
-      }
-      event.thread = row.number(3);
-      event.name = string_of(row.number(4));
-      builder.add_call(event, static_cast<std::uint64_t>(row.number(2)), 0);
-    }
-  if (database.has("NVTX_EVENTS"))
-    for (Query row(
-             database,
-             fmt::format(
-                 "SELECT n.start, n.end, n.globalTid, COALESCE(n.text, s.value) FROM NVTX_EVENTS n "
-                 "LEFT JOIN StringIds s ON s.id = n.textId WHERE n.eventType = {} AND n.end IS NOT NULL",
-                 kNvtxPushPop));
-         row.next();) {
-      HostEvent event;
-      if (!set_times(event, row)) {
-        ++trace.malformed;
-        continue;
-      }
-      event.thread = row.number(2);
-      auto [name, inputs] = parse_nvtx(row.text(3));
-      event.name = builder.name(name);
-      event.inputs = builder.inputs(std::move(inputs));
-      builder.add_op(event, 0);
-    }
-  builder.finish();
+  NsysReader(path, trace).read();
   return trace;
 }
 
