@@ -1,5 +1,5 @@
 // Error rates of a whole check by simulation: normal noise of steps within a run, and offsets of whole runs.
-// The hidden test prints the table of README.md (rates_table.sh); the others check a part of it.
+// The hidden test prints the table of README.md (tools/ci/rates_table.sh); the others check a part of it.
 #include <fmt/format.h>
 
 #include <cmath>

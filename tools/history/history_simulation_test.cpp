@@ -1,5 +1,5 @@
 // Error rates of a history that is examined again every night, by simulation. The hidden test prints the table of README.md
-// (rates_table.sh); the others check a part of it, and that they could fail.
+// (tools/ci/rates_table.sh); the others check a part of it, and that they could fail.
 #include <fmt/format.h>
 
 #include <algorithm>
