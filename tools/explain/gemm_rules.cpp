@@ -22,8 +22,8 @@ GemmShape padded(GemmShape shape) {
 /// Returns true for a kernel that copies an operand of a GEMM into a larger one: an eager pad, or what torch.compile
 /// puts before GEMMs with a vocabulary that is no multiple of 8.
 bool pads_operand(const StepRepairs& step, const Work& work) {
-  for (std::uint32_t op = work.op; op != kNoIndex; op = step.trace.ops[op].parent)
-    if (step.trace.name(step.trace.ops[op].name) == "aten::constant_pad_nd") return true;
+  if (step.trace.any_around(work.op, [](const std::string& name) { return name == "aten::constant_pad_nd"; }))
+    return true;
   const std::string& name = step.trace.name(work.name);
   if (!work.generated || step.all.vocabulary % 8 == 0) return false;
   return name.starts_with("triton_poi_fused_") && name.find("mm_") != std::string::npos &&

@@ -18,9 +18,8 @@ constexpr double kLongCopyNs = 100'000;
 constexpr double kLeastLaunchBound = 0.15;
 
 bool is_benchmark(const StepRepairs& step, const Work& work) {
-  for (std::uint32_t op = work.op; op != kNoIndex; op = step.trace.ops[op].parent)
-    if (step.trace.name(step.trace.ops[op].name).find("benchmark") != std::string::npos) return true;
-  return false;
+  return step.trace.any_around(
+      work.op, [](const std::string& name) { return name.find("benchmark") != std::string::npos; });
 }
 
 /// Returns the time that kernels still wait for launches after the other repairs: with one launch for all it is gone.
@@ -116,16 +115,12 @@ void find_copies(StepRepairs& step) {
 
 void find_graph_breaks(StepRepairs& step) {
   // A compiled region inside another one is what follows a break.
+  const auto is_region = [](const std::string& name) { return name.starts_with("Torch-Compiled Region"); };
   int breaks = 0;
   for (const HostEvent& op : step.trace.ops) {
     if (op.start >= step.work.host_end) break;
-    if (op.start < step.work.host_begin || !step.trace.name(op.name).starts_with("Torch-Compiled Region"))
-      continue;
-    for (std::uint32_t outer = op.parent; outer != kNoIndex; outer = step.trace.ops[outer].parent)
-      if (step.trace.name(step.trace.ops[outer].name).starts_with("Torch-Compiled Region")) {
-        ++breaks;
-        break;
-      }
+    if (op.start < step.work.host_begin || !is_region(step.trace.name(op.name))) continue;
+    breaks += step.trace.any_around(op.parent, is_region);
   }
   if (breaks == 0) return;
   const double lost = waiting_left(step);

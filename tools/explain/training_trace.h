@@ -72,6 +72,14 @@ struct TrainingTrace {
   std::int64_t other_devices = 0;               ///< GPU events of other GPUs than the busiest
 
   const std::string& name(std::uint32_t index) const { return names[index]; }
+
+  /// Returns true if the name of the operation `op`, or of one around it, is what `is` looks for. kNoIndex: none.
+  template <class Is>
+  bool any_around(std::uint32_t op, const Is& is) const {
+    for (; op != kNoIndex; op = ops[op].parent)
+      if (is(name(ops[op].name))) return true;
+    return false;
+  }
 };
 
 /// Collects a trace's events and links them.
