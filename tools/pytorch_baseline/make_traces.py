@@ -8,9 +8,13 @@ Each variant is a Llama-like model of pytorch_model.py with a few blocks, in BF1
 without the profiler, then two steps are traced (shapes recorded) into NAME.json.gz. manifest.json says what was planted in
 each trace, how to repair it, both step times, and the time of the repaired variant. Variants run in order of value until the
 budget is spent; one that fails is a line in the manifest. traces-0.tar, traces-1.tar, ... hold all traces, at most 15 MB each.
+
+--set developed: the variants on which the rules of `precbench explain` were developed; most have small, partly host-bound steps.
+--set held-out:  variants of other models and sizes whose steps are bound by the GPU. The list was fixed before any of its traces
+                 was seen, and no rule was tuned on it. Where nsys is installed, one variant is also profiled with Nsight Systems.
 Needs torch; torchao for the FP8 variants.
 """
-import argparse, contextlib, dataclasses, gc, json, os, pathlib, sys, tarfile, time, warnings
+import argparse, contextlib, dataclasses, gc, glob, gzip, json, os, pathlib, shutil, subprocess, sys, tarfile, time, warnings
 
 warnings.filterwarnings("ignore")
 os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
@@ -25,6 +29,7 @@ from pytorch_step import provenance
 
 LARGEST_TRACE = 3 << 20  # bytes of a packed trace
 LARGEST_TAR = 15 << 20
+NSYS_VARIANT, NSYS_SECONDS = "3b-8k-bf16", 60
 
 
 def llama(name, layers, **changes):
@@ -40,6 +45,13 @@ SHAPES = {
     "1b-50304": llama("1b", 4, vocab=50304),
     "small": Shape(6, 768, 2048, 12, 12, 64, 32768, False),
     "1b-one": llama("1b", 1),
+    "nemo": Shape(2, 5120, 14336, 32, 8, 128, 100352, False),
+    "nemo-100277": Shape(2, 5120, 14336, 32, 8, 128, 100277, False),
+    "3b-4": llama("3b", 4, vocab=49152),
+    "8b-3": llama("8b", 3, vocab=49152),
+    "qwen": llama("7b", 3, vocab=65536),
+    "qwen3": Shape(3, 4096, 12288, 32, 8, 128, 65536, False, qk_norm=True),
+    "13b": Shape(2, 5120, 13824, 40, 40, 128, 32000, False),
     "tiny": dataclasses.replace(MODELS["tiny"], layers=2),
 }
 
@@ -69,13 +81,15 @@ class Variant:
     build: Build
     repair: str = ""             # what repairs it
     repaired: str = ""           # name of the variant without the fault
-    block: str = ""              # after each block's forward pass: sync, item, sleep
+    block: str = ""              # after each block's forward pass: sync, item, sleep, stall (sync and sleep), cpu (copy to the host)
     optimizer: str = "fused"     # fused; foreach; loop
     loader: str = ""             # before each step: sleep; copy
+    clip: str = ""               # norm of the gradients: gpu; items (one read by the host for each tensor)
+    micro: int = 1               # batches of which gradients are accumulated
     varying: bool = False        # another sequence length in each step
 
 
-def variants():
+def developed():
     """Returns all variants in order of value; those of one build are adjacent where they can be."""
     b1, b8 = Build("1b"), Build("8b", batch=1, seq=4096)
     of = dataclasses.replace
@@ -134,9 +148,63 @@ def variants():
     ]
 
 
+def held_out():
+    """Returns the held-out variants in order of value; those of one build are adjacent where they can be."""
+    of = dataclasses.replace
+    nemo, b3, q3 = Build("nemo", batch=1, seq=4096), Build("3b-4", seq=4096), Build("qwen3", seq=4096)
+    t8, rq, b13 = Build("8b-3", "tensorwise", seq=4096), Build("qwen", "rowwise", batch=1, seq=8192), Build("13b", batch=4, seq=2048)
+    eager = dict(compiled="off", loss_compiled=False)
+    no_sync, fused, ahead = "no synchronization in the forward pass", "AdamW(fused=True)", "batches prepared ahead"
+    kept, flash, whole = "activations stay on the GPU", "flash attention", "no graph breaks"
+    return [
+        Variant("nemo-bf16", "", nemo),
+        Variant("nemo-bf16-clip", "", nemo, clip="gpu"),
+        Variant("nemo-bf16-clip-items", "launch_gaps", nemo, "clip_grad_norm_ on the GPU", "nemo-bf16-clip", clip="items"),
+        Variant("nemo-bf16-loader", "launch_gaps", nemo, ahead, "nemo-bf16", loader="sleep"),
+        Variant("nemo-bf16-foreach", "optimizer", nemo, fused, "nemo-bf16", optimizer="foreach"),
+        Variant("nemo-bf16-2-batches", "", nemo, micro=2),
+        Variant("3b-8k-bf16", "", b3),
+        Variant("3b-8k-bf16-sync", "launch_gaps", b3, no_sync, "3b-8k-bf16", block="sync"),
+        Variant("3b-8k-bf16-cpu", "memcpy", b3, kept, "3b-8k-bf16", block="cpu"),
+        Variant("3b-8k-bf16-loop", "optimizer", b3, fused, "3b-8k-bf16", optimizer="loop"),
+        Variant("8b-8k-tensorwise", "", t8),
+        Variant("8b-8k-tensorwise-stall", "launch_gaps", t8, "no host work between blocks", "8b-8k-tensorwise", block="stall"),
+        Variant("8b-8k-tensorwise-copy", "memcpy", t8, "no copy of weights from the host", "8b-8k-tensorwise", loader="copy"),
+        Variant("8b-8k-tensorwise-loop", "optimizer", t8, fused, "8b-8k-tensorwise", optimizer="loop"),
+        Variant("8b-8k-tensorwise-2-batches", "", t8, micro=2),
+        Variant("8b-8k-tensorwise-w13", "unconverted", of(t8, skipped=("w1", "w3")), "convert w1 and w3", "8b-8k-tensorwise"),
+        Variant("8b-8k-tensorwise-casts", "casts", of(t8, compiled="linears"), "compile the FP8 linears, too", "8b-8k-tensorwise"),
+        Variant("8b-8k-tensorwise-eager", "not_compiled", of(t8, **eager), "torch.compile", "8b-8k-tensorwise"),
+        Variant("8b-8k-tensorwise-math", "attention", of(t8, attention="math"), flash, "8b-8k-tensorwise"),
+        Variant("nemo-bf16-eager", "not_compiled", of(nemo, **eager), "torch.compile", "nemo-bf16"),
+        Variant("nemo-bf16-eager-loss", "not_compiled", of(nemo, loss_compiled=False), "compile the loss", "nemo-bf16"),
+        Variant("nemo-bf16-100277", "alignment", of(nemo, shape="nemo-100277"), "vocabulary padded to 100352", "nemo-bf16"),
+        Variant("nemo-bf16-math", "attention", of(nemo, attention="math"), flash, "nemo-bf16"),
+        Variant("3b-8k-bf16-fp32-head", "fp32", of(b3, head="fp32"), "head in BF16", "3b-8k-bf16"),
+        Variant("3b-8k-bf16-breaks", "graph_breaks", of(b3, breaks=True), whole, "3b-8k-bf16"),
+        Variant("3b-8k-bf16-1x1024", "small_batch", of(b3, batch=1, seq=1024), "8192 tokens", "3b-8k-bf16"),
+        Variant("qwen-8k-rowwise", "", rq),
+        Variant("qwen-8k-rowwise-loader", "launch_gaps", rq, ahead, "qwen-8k-rowwise", loader="sleep"),
+        Variant("qwen-8k-rowwise-loop", "optimizer", rq, fused, "qwen-8k-rowwise", optimizer="loop"),
+        Variant("qwen-8k-rowwise-eager", "not_compiled", of(rq, **eager), "torch.compile", "qwen-8k-rowwise"),
+        Variant("8b-8k-tensorwise-4095", "alignment", of(t8, seq=4095), "sequences of 4096 tokens", "8b-8k-tensorwise"),
+        Variant("13b-8k-bf16", "", b13),
+        Variant("qwen3-8k-bf16", "", q3),
+        Variant("3b-8k-bf16-recompiling", "recompilation", b3, "one sequence length, or dynamic=True", "3b-8k-bf16", varying=True),
+        Variant("qwen-8k-rowwise-w1", "unconverted", of(rq, skipped=("w1",)), "convert w1", "qwen-8k-rowwise"),
+        Variant("8b-8k-tensorwise-breaks", "graph_breaks", of(t8, breaks=True), whole, "8b-8k-tensorwise"),
+    ]
+
+
+SETS = {"developed": developed, "held-out": held_out}
+
+
 def shrink(variant):
     """Returns the variant at the size of `tiny`, for a trial without a GPU."""
-    build = dataclasses.replace(variant.build, shape="tiny", batch=2, seq=31 if variant.build.seq % 2 else 32)
+    given = SHAPES[variant.build.shape]
+    shape = f"tiny-{variant.build.shape}"
+    SHAPES[shape] = dataclasses.replace(SHAPES["tiny"], qk_norm=given.qk_norm, qkv_bias=given.qkv_bias, vocab=257 if given.vocab % 8 else 256)
+    build = dataclasses.replace(variant.build, shape=shape, batch=2, seq=31 if variant.build.seq % 2 else 32)
     return dataclasses.replace(variant, build=build)
 
 
@@ -237,7 +305,8 @@ class Step:
     def use(self, variant):
         """Prepares a variant's optimizer and what it does on the host."""
         after = {"": None, "sync": lambda y: self.sync(), "item": lambda y: y.detach()[0, 0, 0].item(),
-                 "sleep": lambda y: time.sleep(1e-3)}[variant.block]
+                 "sleep": lambda y: time.sleep(1e-3), "stall": lambda y: (self.sync(), time.sleep(2e-3)),
+                 "cpu": lambda y: y.detach().cpu()}[variant.block]
         for layer in self.model.layers:
             layer.after = after
         how = {"fused": dict(fused=True), "foreach": dict(foreach=True), "loop": dict(foreach=False)}[variant.optimizer]
@@ -260,11 +329,23 @@ class Step:
             time.sleep(5e-3)
         if self.host is not None:
             self.host.to(self.device)
-        loss = self.model(ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), *angles)
-        loss.backward()
+        for _ in range(self.variant.micro):
+            loss = self.model(ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), *angles)
+            loss.backward()
+        if self.variant.clip:
+            self.clip()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss
+
+    def clip(self):
+        """Clips the norm of the gradients to 1, as most programs do."""
+        if self.variant.clip == "gpu":
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            return
+        gradients = [p.grad for p in self.model.parameters()]
+        norm = sum(g.norm().item() ** 2 for g in gradients) ** 0.5
+        torch._foreach_mul_(gradients, min(1.0, 1 / (norm + 1e-6)))
 
     def timed(self, count):
         self.sync()
@@ -275,13 +356,13 @@ class Step:
         return (time.perf_counter() - start) * 1e3 / count
 
     def measure(self):
-        """Returns the step's time in ms: the median of three runs in which the host may run ahead."""
+        """Returns the step's time in ms in three runs in which the host may run ahead, or in one."""
         self.timed(2 if self.cuda else 1)
         if self.variant.varying or not self.cuda:
-            return self.timed(1)
+            return [self.timed(1)]
         once = self.timed(2)
         count = max(3, min(30, int(250 / once)))
-        return sorted(self.timed(count) for _ in range(3))[1]
+        return [self.timed(count) for _ in range(3)]
 
     def trace(self, path):
         """Traces two steps after one under the profiler; returns their time in ms."""
@@ -301,6 +382,45 @@ class Step:
                     begun.append(time.perf_counter())
                 profiler.step()
         return (begun[1] - begun[0]) * 1e3 / active
+
+
+def nsys_program():
+    """Returns the path of Nsight Systems' command-line program, or None."""
+    found = sorted(glob.glob("/opt/nvidia/nsight-systems*/**/bin/nsys", recursive=True) + glob.glob("/usr/local/cuda*/bin/nsys"))
+    return shutil.which("nsys") or (found[-1] if found else None)
+
+
+def run_with_ranges(variant):
+    """Runs three steps with NVTX ranges, for Nsight Systems; its capture begins after warm-up."""
+    with patched(variant.build):
+        step = Step(variant.build, torch.device("cuda"))
+        step.use(variant)
+        step.timed(3)
+        torch.cuda.profiler.start()
+        with torch.autograd.profiler.emit_nvtx(record_shapes=True):
+            for i in range(3):
+                with torch.cuda.nvtx.range(f"ProfilerStep#{i}"):
+                    step.run()
+            step.sync()
+        torch.cuda.profiler.stop()
+
+
+def profile_with_nsys(nsys, out, line):
+    """Profiles a variant in a process of its own and exports the profile to SQLite; fills its line of the manifest."""
+    base = out / line["name"]
+    try:
+        for command in ([nsys, "profile", "--trace", "cuda,nvtx", "--sample", "none", "--cpuctxsw", "none", "--capture-range", "cudaProfilerApi",
+                         "--force-overwrite", "true", "--output", base, sys.executable, __file__, "--with-ranges", NSYS_VARIANT],
+                        [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", f"{base}.sqlite", f"{base}.nsys-rep"]):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=NSYS_SECONDS)
+            if done.returncode and not pathlib.Path(f"{base}.nsys-rep").is_file():
+                raise RuntimeError(f"nsys {command[1]}: {(done.stderr or done.stdout)[-300:]}")
+        line["trace"] = f"{base.name}.sqlite.gz"
+        (out / line["trace"]).write_bytes(gzip.compress(pathlib.Path(f"{base}.sqlite").read_bytes()))
+    except Exception as error:  # as for variants
+        line.pop("trace", None)
+        line["error"] = f"{type(error).__name__}: {str(error)[:300]}"
+    print(f"{line['name']}: {line.get('error', 'profiled')}", flush=True)
 
 
 def pack(out, lines):
@@ -324,18 +444,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="traces", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=240, help="no variant is started after so many seconds")
+    parser.add_argument("--set", default="developed", choices=SETS)
     parser.add_argument("--only", help="names of variants, separated by commas")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="models of the size of `tiny`")
+    parser.add_argument("--with-ranges", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.with_ranges:
+        return run_with_ranges(next(v for v in held_out() if v.name == args.with_ranges))
     begun = time.perf_counter()
     args.out.mkdir(parents=True, exist_ok=True)
     device = torch.device("cpu" if args.cpu else "cuda")
     if args.cpu:
         torch.set_num_threads(1)
     lines, step, build = [], None, None
-    chosen = [v for v in variants() if not args.only or v.name in args.only.split(",")]
-    manifest = dict(**provenance(device), variants=lines)
+    nsys = nsys_program() if args.set == "held-out" and not args.cpu and not args.only else None
+    seconds = args.seconds - (NSYS_SECONDS / 2 if nsys else 0)
+    chosen = [v for v in SETS[args.set]() if not args.only or v.name in args.only.split(",")]
+    manifest = dict(**provenance(device), set=args.set, variants=lines)
 
     def save():
         measured = {line["name"]: line["step_ms"] for line in lines if "step_ms" in line}
@@ -348,8 +474,8 @@ def main():
         if args.tiny:
             variant = shrink(variant)
         started = time.perf_counter()
-        if started - begun > args.seconds:
-            print(f"{variant.name}: left out, {args.seconds:.0f} s are spent", flush=True)
+        if started - begun > seconds:
+            print(f"{variant.name}: left out, {seconds:.0f} s are spent", flush=True)
             continue
         shape = SHAPES[variant.build.shape]
         line = dict(name=variant.name, fault=variant.fault, repair=variant.repair, repaired=variant.repaired,
@@ -365,9 +491,13 @@ def main():
                     step, build = Step(variant.build, device), variant.build
             step.use(variant)
             with patched(variant.build):
-                line["step_ms"] = round(step.measure(), 3)
+                runs = step.measure()
+                line["step_ms"] = round(sorted(runs)[len(runs) // 2], 3)
                 path = args.out / f"{variant.name}.json.gz"
                 line["profiled_step_ms"] = round(step.trace(path), 3)
+                if not variant.varying:
+                    runs.append(step.timed(3))  # after the trace: clocks may have dropped meanwhile
+                line["runs_ms"] = [round(ms, 3) for ms in runs]
             size = path.stat().st_size
             if size > LARGEST_TRACE:
                 line["left_out"] = f"{size} bytes"
@@ -381,6 +511,15 @@ def main():
             print(f"{variant.name}: {line['error'].splitlines()[0]}", flush=True)
             step = build = None
         lines.append(line)
+        save()
+    if args.set == "held-out" and not args.only:
+        step = None
+        gc.collect()
+        lines.append(dict(name=f"{NSYS_VARIANT}-nsys", profile=NSYS_VARIANT))
+        if nsys:
+            profile_with_nsys(nsys, args.out, lines[-1])
+        else:
+            lines[-1]["left_out"] = "nsys is not installed"
         save()
     pack(args.out, lines)
     done = sum("trace" in line for line in lines)
