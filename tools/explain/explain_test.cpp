@@ -7,25 +7,15 @@
 #include "kernels/testing/catch.h"
 #include "results/text/screen.h"
 #include "tools/explain/explain_output.h"
-#include "tools/explain/kineto_reader.h"
 #include "tools/explain/trace_testing.h"
 
 namespace precbench {
 namespace {
 
 using testing::KinetoWriter;
+using testing::parsed;
 using testing::Planted;
 using testing::StepWriter;
-
-TrainingTrace parsed(const std::string& json) {
-  std::size_t at = 0;
-  return read_kineto("trace.json", [&](char* to, std::size_t most) {
-    const std::size_t count = std::min(most, json.size() - at);
-    json.copy(to, count, at);
-    at += count;
-    return count;
-  });
-}
 
 ExplainedTrace explained(const std::string& json) {
   const testing::PlainRates expectation;

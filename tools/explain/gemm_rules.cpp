@@ -206,7 +206,7 @@ void find_small_batch(StepRepairs& step) {
     return work.bytes > 0 ? (time + (factor - 1) * std::min(time, step.expected->stream(work.bytes))) / time
                           : factor;
   });
-  const double after = replay(larger, kHostShare), share = after / factor;
+  const double after = step.time_of(larger), share = after / factor;
   if (share > 0.9 * step.now) return;
   step.all.findings.push_back(
       {.id = "small_batch",

@@ -26,7 +26,7 @@ bool is_benchmark(const StepRepairs& step, const Work& work) {
 double waiting_left(const StepRepairs& step) {
   ReplayItems repaired = step.remaining;
   for (ReplayItem& item : repaired) item.host = 0;
-  return replay(step.remaining, kHostShare) - replay(repaired, kHostShare);
+  return step.time_of(step.remaining) - step.time_of(repaired);
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ void find_launch_bound(StepRepairs& step) {
        .evidence =
            fmt::format("{} kernels wait {:.2f} ms for the host, by its time as traced less {:.0f}% for the "
                        "profiler.",
-                       kernels, ms_of(lost), 100 * (1 - kHostShare)),
+                       kernels, ms_of(lost), 100 * (1 - step.host_share)),
        .repair = "CUDA graphs (torch.compile(mode=\"reduce-overhead\")), or a larger batch",
        .lost = lost,
        .predicted = step.now - lost});

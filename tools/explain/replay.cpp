@@ -16,6 +16,12 @@ constexpr double kMostGapNs = 5'000, kUsualGapNs = 1'000;
 /// Time between a launch and the earliest start of its kernel, and between a kernel's end and the return of a wait.
 constexpr double kLatencyNs = 4'000, kReturnNs = 5'000;
 constexpr int kPeriods = 6;
+/// Time of a launch without the profiler, in the host's traced time: fitted to the steps in results/h200/traces that
+/// wait for the host.
+constexpr double kLaunchNs = 5'800;
+/// Share if the trace has fewer launches, and bounds of what their time tells.
+constexpr double kUsualShare = 0.65, kLeastShare = 0.45, kMostShare = 0.95;
+constexpr std::size_t kFewLaunches = 20;
 
 /// Time of spans before a moment.
 class Spans {
@@ -153,6 +159,18 @@ double replay(const std::vector<ReplayItem>& items, double host_share) {
     before = std::max(all, host);
   }
   return period;
+}
+
+double host_share_of(const TrainingTrace& trace, const StepWork& step) {
+  std::vector<std::int64_t> launches;
+  for (const Work& work : step.work)
+    if (work.call != kNoIndex &&
+        trace.name(trace.calls[work.call].name).find("LaunchKernel") != std::string::npos)
+      launches.push_back(trace.calls[work.call].duration);
+  if (launches.size() < kFewLaunches) return kUsualShare;
+  const auto middle = launches.begin() + static_cast<std::ptrdiff_t>(launches.size() / 2);
+  std::nth_element(launches.begin(), middle, launches.end());
+  return std::clamp(kLaunchNs / std::max(static_cast<double>(*middle), 1.0), kLeastShare, kMostShare);
 }
 
 }  // namespace precbench

@@ -9,11 +9,6 @@
 
 namespace precbench {
 
-/// Share of the host's traced time between launches that is left without the profiler. Chosen on the traces on which
-/// README.md judges: the best share was 0.52 to 0.74, mean 0.65, in their nine steps that wait for the host
-/// (results/h200/traces).
-inline constexpr double kHostShare = 0.65;
-
 /// A kernel's launch, or a wait of the host for all launched kernels. Times are nanoseconds.
 struct ReplayItem {
   bool waits = false;
@@ -37,5 +32,9 @@ std::vector<ReplayItem> replay_items(const TrainingTrace& trace, const StepWork&
 
 /// Returns the time of a step among equal ones. `host_share`: of ReplayItem::host.
 double replay(const std::vector<ReplayItem>& items, double host_share);
+
+/// Returns the share of the host's traced time between launches that is left without the profiler: a launch is a fixed
+/// piece of work, so the time of one shows how slow the profiler made this host.
+double host_share_of(const TrainingTrace& trace, const StepWork& step);
 
 }  // namespace precbench

@@ -2,8 +2,6 @@
 #include "tools/explain/replay.h"
 
 #include "kernels/testing/catch.h"
-#include "tools/explain/explain_output.h"
-#include "tools/explain/kineto_reader.h"
 #include "tools/explain/trace_testing.h"
 
 namespace precbench {
@@ -62,17 +60,29 @@ TEST_CASE("replay: a trace's step is reproduced", "[explain]") {
   for (const testing::Planted planted : {testing::Planted::nothing, testing::Planted::synchronize,
                                          testing::Planted::launch_bound, testing::Planted::collectives}) {
     const std::string json = testing::StepWriter(false, planted).steps();
-    std::size_t at = 0;
-    const TrainingTrace trace = read_kineto("a", [&](char* to, std::size_t most) {
-      const std::size_t count = std::min(most, json.size() - at);
-      json.copy(to, count, at);
-      at += count;
-      return count;
-    });
+    const TrainingTrace trace = testing::parsed(json);
     const TraceSteps steps = find_steps(trace);
     const double replayed = replay(replay_items(trace, steps.step, steps.waits_at_end), 1);
     CHECK(replayed == Approx(static_cast<double>(steps.step.duration())).epsilon(0.03));
   }
+}
+
+TEST_CASE("replay: slow launches of the trace show that the profiler made the host slow", "[explain]") {
+  const auto share = [](double call_us, int kernels) {
+    testing::KinetoWriter writer;
+    writer.launch_us = 20;
+    writer.call_us = call_us;
+    writer.begin_step(1);
+    for (int i = 0; i < kernels; ++i) writer.kernel("aten::mul", "elementwise_kernel", 10);
+    writer.end_step();
+    const TrainingTrace trace = testing::parsed(writer.json());
+    return host_share_of(trace, find_steps(trace).step);
+  };
+  CHECK(share(10, 40) == Approx(0.58).epsilon(0.01));
+  CHECK(share(8, 40) > share(9, 40));
+  CHECK(share(1, 40) == share(2, 40));    // at most a small part is the profiler's
+  CHECK(share(19, 40) == share(15, 40));  // nor nearly all of it
+  CHECK(share(10, 5) != share(10, 40));   // too few launches to tell
 }
 
 }  // namespace precbench

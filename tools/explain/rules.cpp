@@ -14,12 +14,13 @@ StepRepairs::StepRepairs(const TrainingTrace& trace_, Explanation& all_, const E
       expected(expectation),
       items(replay_items(trace_, all_.steps.step, all_.steps.waits_at_end)),
       remaining(items),
-      now(replay(items, kHostShare)) {
+      host_share(host_share_of(trace_, work)),
+      now(time_of(items)) {
   all.unprofiled = now;
 }
 
 void StepRepairs::add(Finding finding, const ReplayItems& repaired, bool host) {
-  finding.predicted = replay(repaired, kHostShare);
+  finding.predicted = time_of(repaired);
   finding.lost = now - finding.predicted;
   if (finding.lost < kLeastLoss * now) return;
   all.findings.push_back(std::move(finding));

@@ -19,8 +19,11 @@ struct StepRepairs {
   const Expectation* expected;  ///< null: no rates
   ReplayItems items;            ///< as traced
   ReplayItems remaining;        ///< after the repairs so far that concern the host
+  double host_share;            ///< host_share_of() the trace
   double now;                   ///< ns of the step without the profiler
 
+  /// Returns ns of a step without the profiler.
+  double time_of(const ReplayItems& of) const { return replay(of, host_share); }
   const Work& work_of(const ReplayItem& item) const { return work.work[item.work]; }
 
   /// Adds a finding whose repair turns the step into `repaired`. `host`: the repair makes fewer launches or waits, so

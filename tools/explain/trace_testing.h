@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tools/explain/expectation.h"
+#include "tools/explain/kineto_reader.h"
 
 namespace precbench::testing {
 
@@ -19,6 +20,7 @@ class KinetoWriter {
  public:
   std::string gpu = "NVIDIA H200";
   double launch_us = 5;  ///< of the host, for one kernel
+  double call_us = 4;    ///< of which the call of the CUDA runtime takes
 
   void begin(const std::string& name) { open_.push_back({name, host_ += 1}); }
   void end() {
@@ -40,7 +42,7 @@ class KinetoWriter {
               const std::string& category = "kernel") {
     ++id_;
     event("cpu_op", op, host_, launch_us, 1, fmt::format("\"External id\": {}{}", id_, inputs(dims, types)));
-    event("cuda_runtime", "cudaLaunchKernel", host_ + launch_us - 4.5, 4, 1,
+    event("cuda_runtime", "cudaLaunchKernel", host_ + launch_us - call_us - 0.5, call_us, 1,
           fmt::format("\"External id\": {}, \"correlation\": {}", id_, id_));
     double& gpu_time = stream == 7 ? gpu_ : other_;
     gpu_time = std::max(gpu_time + 1, host_ + launch_us);
@@ -298,5 +300,16 @@ class StepWriter {
   PlainRates expected_;
   std::int64_t tokens_ = 4096, width_ = 2048, ffn_ = 8192, vocabulary_ = 32768;
 };
+
+/// Returns the trace that Kineto's JSON holds.
+inline TrainingTrace parsed(const std::string& json) {
+  std::size_t at = 0;
+  return read_kineto("trace.json", [&](char* to, std::size_t most) {
+    const std::size_t count = std::min(most, json.size() - at);
+    json.copy(to, count, at);
+    at += count;
+    return count;
+  });
+}
 
 }  // namespace precbench::testing

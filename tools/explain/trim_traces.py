@@ -59,7 +59,7 @@ def main():
     manifest = json.loads((source / "manifest.json").read_text())
     manifest.pop("gpu_uuid", None)
     for variant in manifest["variants"]:
-        if "trace" not in variant or (names and variant["name"] not in names):
+        if "trace" not in variant or "fault" not in variant or (names and variant["name"] not in names):
             variant.pop("trace", None)
             continue
         packed = source / variant["trace"]
