@@ -422,7 +422,8 @@ std::vector<std::string> risks(const Advice& advice) {
       texts.push_back(
           fmt::format("{} may not pay: its interval to equal loss contains 1.", row.speed.recipe));
     if (expected.continued())
-      texts.emplace_back("The study continued a BF16 model in the recipe; from scratch it may cost more.");
+      texts.emplace_back(
+          "The study continued a BF16 model; the factor that makes its gap one from scratch rests on one small model.");
     if (!expected.measured) {
       const bool far = advice.run.parameters > kFar * advice.largest_model;
       texts.push_back(

@@ -16,16 +16,19 @@ constexpr double kSameModel = 1.01, kSameAge = 1.25;
 
 bool within(double a, double b, double factor) { return std::fabs(std::log(a / b)) <= std::log(factor); }
 
-/// Returns the studies of the recipe on this very model and age, with the gap as served: those of runs from scratch, as
-/// the planned one is, or else of continued ones.
+/// Returns the studies of the recipe on this very model and age that started as the planned run does and have its gap as served.
+/// If a run from scratch has none, returns the continued ones.
 std::vector<const GapEvidence*> studies_of(const std::vector<GapEvidence>& evidence,
                                            const std::string& recipe, const PlannedRun& run, double tokens) {
-  std::vector<const GapEvidence*> scratch, continued;
-  for (const GapEvidence& one : evidence)
-    if (one.recipe == recipe && within(one.parameters, run.parameters, kSameModel) &&
-        within(one.tokens_per_parameter * one.parameters, tokens, kSameAge) && served_gap(one, run.serving))
-      (one.training == TrainingStart::from_scratch ? scratch : continued).push_back(&one);
-  return scratch.empty() ? continued : scratch;
+  std::vector<const GapEvidence*> same, continued;
+  for (const GapEvidence& one : evidence) {
+    if (one.recipe != recipe || !within(one.parameters, run.parameters, kSameModel) ||
+        !within(one.tokens_per_parameter * one.parameters, tokens, kSameAge))
+      continue;
+    if (one.training == TrainingStart::continued) continued.push_back(&one);
+    if (one.training == run.training && served_gap(one, run.serving)) same.push_back(&one);
+  }
+  return same.empty() && run.training == TrainingStart::from_scratch ? continued : same;
 }
 
 /// A standard error with its degrees of freedom.
@@ -88,14 +91,19 @@ std::optional<ExpectedGap> ExpectedGaps::at(const std::string& recipe, const Pla
   const auto own = studies_of(own_, recipe, run, tokens);
   if (const auto studies = own.empty() ? studies_of(committed_, recipe, run, tokens) : own;
       !studies.empty()) {
-    expected.gap = pooled(studies, run.serving,
-                          own.empty() ? spread_between_studies(committed_, run.serving) : StudySpread{});
+    const bool other_start = studies.front()->training != run.training;
+    const Serving read = other_start ? Serving::raw : run.serving;
+    expected.gap =
+        pooled(studies, read, own.empty() ? spread_between_studies(committed_, read) : StudySpread{});
+    if (other_start)
+      if (const auto scratch = law_.from_continued(recipe, expected.gap, run.serving))
+        expected.gap = {scratch->median, scratch->low, scratch->high};
     expected.measured = *studies.front(), expected.studies = static_cast<int>(studies.size());
     return expected;
   }
   const double oldest = std::max(tokens, kYoungestLawAge * run.parameters);
   expected.younger = oldest > tokens;
-  const auto share = law_.share({recipe, run.parameters, oldest, run.serving, TrainingStart::from_scratch});
+  const auto share = law_.share({recipe, run.parameters, oldest, run.serving, run.training});
   if (!share) return std::nullopt;
   const GapForecast nats = share->times(kBesiroglu2024.loss(run.parameters, tokens));
   expected.gap = {nats.median, nats.low, nats.high};

@@ -4,6 +4,9 @@
 // The committed studies read other texts than the reader's run will, with other batches. So their interval spans the
 // error of their runs and the spread between studies of one model (study_spread.h), twice: theirs and the reader's. The
 // reader's own studies are of the reader's text, and their interval is that of their runs.
+//
+// Most studies continued a BF16 model in the recipe. For a run from scratch their raw gap is multiplied by the law's factor
+// of such runs and by what the deployment leaves of it, as the law's own forecasts are.
 #pragma once
 
 #include <optional>
@@ -21,6 +24,7 @@ struct PlannedRun {
   double parameters = 0;         ///< active ones of a mixture of experts
   std::optional<double> tokens;  ///< null: unknown
   Serving serving = Serving::bf16;
+  TrainingStart training = TrainingStart::from_scratch;
 };
 
 /// Loss gap at one number of tokens, nats, with its 80% interval.
@@ -33,7 +37,7 @@ struct ExpectedGap {
 
   /// Returns "measured", "law" or "law, young models".
   const char* evidence() const;
-  /// Returns true for a measurement that continued a BF16 model in the recipe.
+  /// Returns true if the studies continued a BF16 model in the recipe.
   bool continued() const { return measured && measured->training == TrainingStart::continued; }
   /// Returns what stands behind it: "this model", "7 trained models" or "young models".
   std::string evidence_words() const;

@@ -1,6 +1,8 @@
 // Tests where a loss gap comes from.
 #include "tools/law/expected_gaps.h"
 
+#include <cmath>
+
 #include "kernels/testing/catch.h"
 #include "tools/analysis/token_cost.h"
 #include "tools/law/study_spread.h"
@@ -18,27 +20,30 @@ GapEvidence study(double parameters, double age) {
 }
 
 constexpr PlannedRun kRun{1e9, 1e12, Serving::bf16};
+/// A run that continues a BF16 model, as the studies of study() do.
+constexpr PlannedRun kContinued{1e9, 1e12, Serving::bf16, TrainingStart::continued};
 
 }  // namespace
 
 TEST_CASE("ExpectedGaps: a study of this very model and age is used as it is", "[advise]") {
   const ExpectedGaps gaps(committed_law(), {}, {study(1.005e9, 900)});
-  const auto expected = gaps.at("mxfp8", kRun, 1e12);
+  const auto expected = gaps.at("mxfp8", kContinued, 1e12);
   REQUIRE(expected);
   CHECK(std::string(expected->evidence()) == "measured");
   CHECK(expected->measured->records == "study");
   CHECK(expected->gap.mean == 0.004);
   // 80% by Student's t with two degrees of freedom: 1.886.
   CHECK(expected->gap.high == Approx(0.004 + 1.886 * 0.001).epsilon(1e-3));
-  CHECK(gaps.at("mxfp8", {1e9, 1e12, Serving::raw}, 1e12)->gap.mean == 0.01);
+  CHECK(gaps.at("mxfp8", {1e9, 1e12, Serving::raw, TrainingStart::continued}, 1e12)->gap.mean == 0.01);
 }
 
 TEST_CASE("ExpectedGaps: committed studies count together, with the spread between studies of one model",
           "[advise]") {
   GapEvidence other = study(1e9, 1000);
   other.records = "another text", other.in_bf16 = MeasuredGap{0.006, 0.001};
-  const auto one = ExpectedGaps(committed_law(), {}, {study(1e9, 1000)}).at("mxfp8", kRun, 1e12);
-  const auto both = ExpectedGaps(committed_law(), {}, {study(1e9, 1000), other}).at("mxfp8", kRun, 1e12);
+  const auto one = ExpectedGaps(committed_law(), {}, {study(1e9, 1000)}).at("mxfp8", kContinued, 1e12);
+  const auto both =
+      ExpectedGaps(committed_law(), {}, {study(1e9, 1000), other}).at("mxfp8", kContinued, 1e12);
   CHECK(one->studies == 1);
   CHECK(both->studies == 2);
   CHECK(both->gap.mean == Approx(0.005));
@@ -50,7 +55,7 @@ TEST_CASE("ExpectedGaps: committed studies count together, with the spread betwe
   GapEvidence small = study(2e8, 1000);
   small.in_bf16 = MeasuredGap{0.004, 0};
   const auto spread = ExpectedGaps(committed_law(), {}, {study(1e9, 1000), other, small})
-                          .at("mxfp8", {2e8, 2e11, Serving::bf16}, 2e11);
+                          .at("mxfp8", {2e8, 2e11, Serving::bf16, TrainingStart::continued}, 2e11);
   CHECK(spread->gap.mean == 0.004);
   CHECK(spread->gap.high > 0.004 + 3.078 * 0.001);  // 80% by Student's t with one degree of freedom
 }
@@ -58,8 +63,8 @@ TEST_CASE("ExpectedGaps: committed studies count together, with the spread betwe
 TEST_CASE("ExpectedGaps: the reader's own studies are of the reader's text", "[advise]") {
   GapEvidence other = study(1e9, 1000);
   other.in_bf16 = MeasuredGap{0.006, 0.001};
-  const auto own =
-      ExpectedGaps(committed_law(), {study(1e9, 1000)}, {study(1e9, 1000), other}).at("mxfp8", kRun, 1e12);
+  const auto own = ExpectedGaps(committed_law(), {study(1e9, 1000)}, {study(1e9, 1000), other})
+                       .at("mxfp8", kContinued, 1e12);
   CHECK(own->studies == 1);
   CHECK(own->gap.high == Approx(0.004 + 1.886 * 0.001).epsilon(1e-3));
 }
@@ -75,6 +80,34 @@ TEST_CASE("ExpectedGaps: runs from scratch are preferred to continued ones", "[a
 }
 
 TEST_CASE(
+    "ExpectedGaps: for a run from scratch the gap of continued studies has the law's factor of such runs",
+    "[advise]") {
+  const LossLaw& law = committed_law();
+  const double factor = std::exp(law.from_scratch()->value);
+  const ExpectedGaps gaps(law, {study(1e9, 1000)}, {});
+  const auto continued = gaps.at("mxfp8", {1e9, 1e12, Serving::raw, TrainingStart::continued}, 1e12);
+  const auto raw = gaps.at("mxfp8", {1e9, 1e12, Serving::raw}, 1e12);
+  CHECK(raw->continued());
+  CHECK(raw->gap.mean == Approx(factor * 0.01).epsilon(0.02));
+  // The factor is known from one model, so another's may differ as much as the factor itself.
+  CHECK(raw->gap.low < continued->gap.low);
+  CHECK(raw->gap.high > factor * factor * 0.01);
+  // The share of a raw gap that a deployment leaves depends on how the weights were trained: the law's, not the study's 0.4.
+  const auto served = gaps.at("mxfp8", kRun, 1e12);
+  const double left = law.ratio(Serving::bf16, TrainingStart::from_scratch, false).mean;
+  CHECK(served->gap.mean == Approx(factor * left * 0.01).epsilon(0.05));
+  CHECK(gaps.at("mxfp8", kContinued, 1e12)->gap.mean == 0.004);
+  // As the law itself: with the study's raw gap in place of its own.
+  const auto forecast = law.nats({"mxfp8", 1e9, 1e12, Serving::bf16}),
+             forks = law.nats({"mxfp8", 1e9, 1e12, Serving::raw, TrainingStart::continued});
+  CHECK(served->gap.mean / 0.01 == Approx(forecast->median / forks->median).epsilon(0.05));
+  // A gap that the study does not tell from zero may be negative from scratch, too.
+  GapEvidence unresolved = study(1e9, 1000);
+  unresolved.gap = 0.0002, unresolved.gap_error = 0.001;
+  CHECK(ExpectedGaps(law, {unresolved}, {}).at("mxfp8", kRun, 1e12)->gap.low < 0);
+}
+
+TEST_CASE(
     "ExpectedGaps: 80% intervals of SmolLM2 hold most of its studies, on other texts and with other batches",
     "[advise]") {
   const ExpectedGaps gaps(committed_law(), {}, committed_evidence());
@@ -84,8 +117,8 @@ TEST_CASE(
     for (const Serving serving : {Serving::bf16, Serving::recipe}) {
       const auto measured = served_gap(one, serving);
       if (!measured || one.parameters != Approx(134.515e6).epsilon(1e-3)) continue;
-      const auto expected =
-          gaps.at(one.recipe, {one.parameters, 2e12, serving}, one.parameters * one.tokens_per_parameter);
+      const auto expected = gaps.at(one.recipe, {one.parameters, 2e12, serving, TrainingStart::continued},
+                                    one.parameters * one.tokens_per_parameter);
       REQUIRE((expected && expected->measured));
       inside += expected->gap.low <= measured->mean && measured->mean <= expected->gap.high, ++all;
       prose = prose || one.records.find("prose") != std::string::npos;
@@ -132,7 +165,9 @@ TEST_CASE("ExpectedGaps: another model, age or deployment is that of the law", "
   CHECK(evidence(study(1e9, 1000)) == "measured");
   CHECK(evidence(study(1.1e9, 1000)) == "law");
   CHECK(evidence(study(1e9, 500)) == "law");
-  CHECK(evidence(study(1e9, 1000), Serving::recipe) == "law");  // was not measured
+  GapEvidence scratch = study(1e9, 1000);
+  scratch.training = TrainingStart::from_scratch;
+  CHECK(evidence(scratch, Serving::recipe) == "law");  // was not measured
 }
 
 TEST_CASE("ExpectedGaps: the law's gap is that of the law at the run's size, tokens and deployment",
@@ -151,7 +186,8 @@ TEST_CASE("ExpectedGaps: the law's gap is that of the law at the run's size, tok
 TEST_CASE("ExpectedGaps: the reader's studies come first", "[advise]") {
   GapEvidence own = study(1e9, 1000);
   own.records = "own", own.in_bf16 = MeasuredGap{0.001, 0};
-  CHECK(ExpectedGaps(committed_law(), {own}, {study(1e9, 1000)}).at("mxfp8", kRun, 1e12)->gap.mean == 0.001);
+  CHECK(ExpectedGaps(committed_law(), {own}, {study(1e9, 1000)}).at("mxfp8", kContinued, 1e12)->gap.mean ==
+        0.001);
 }
 
 TEST_CASE("ExpectedGaps: a run younger than the law's models has the gap of their age", "[advise]") {

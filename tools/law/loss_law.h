@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "results/record/statistics.h"
 #include "tools/law/gap_evidence.h"
 #include "tools/law/mixed_model.h"
 
@@ -82,6 +83,12 @@ class LossLaw {
   std::optional<GapForecast> share(const GapQuestion& question, double noise = 0) const;
   /// Returns the gap in nats, at BF16's loss by the scaling law of token_cost.h.
   std::optional<GapForecast> nats(const GapQuestion& question) const;
+
+  /// Returns the gap of a run from scratch of a model whose raw gap, continued from BF16, was measured; in its unit. The
+  /// intervals of the measurement, of the factor from scratch and of the deployment count. Null where the evidence lacks one
+  /// of them.
+  std::optional<GapForecast> from_continued(const std::string& recipe, const MeanWithInterval& raw,
+                                            Serving serving) const;
 
   /// Returns the recipes that the law knows, by name.
   std::vector<std::string> recipes() const;
