@@ -77,6 +77,13 @@ std::vector<std::string> words_in(const EnumNames<Enum, kCount>& table) {
   return {std::begin(table.names), std::end(table.names)};
 }
 
+/// Returns "recipe" and the stacks of recipe.h.
+std::vector<std::string> words_of_kept() {
+  std::vector<std::string> words = {Case{}.kept};
+  for (const KeptStack& stack : kept_stacks()) words.emplace_back(stack.name);
+  return words;
+}
+
 /// Row of the table under construction.
 struct Row : Field {
   /// A number must exceed its minimum.
@@ -197,6 +204,10 @@ std::vector<Field> make_fields() {
           .combined([](const std::string& text) { return recompute_text(parse_recompute(text)); }),
       text("flow", kPrecision, "FP8-Flow: transposed FP8 data of X and dY as wgrad operands (blockwise_pow2)",
            &Case::flow, kAxis, defined_when_used, words_in(kSwitchWords)),
+      text(
+          "kept", kPrecision,
+          "activations in memory for the backward pass: as the recipe says, or as a training stack keeps them",
+          &Case::kept, kAxis, defined_when_used, words_of_kept()),
 
       text("routing", kExperts, "MoE routing: learned, or forced for timing: balanced, zipf:A or one",
            &Case::routing, kAxis, when_used)

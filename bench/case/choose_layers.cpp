@@ -237,7 +237,7 @@ Json layers_record(const ConvertedLayers& layers) {
   const Json row = recipe_to_json(layers.recipe);
   Json json = Json::object();
   // Copies the recipe except for its layers and schedule, which are replaced by the result of applying them.
-  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "flow",
+  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "flow", "kept",
                           "weight_only", "optimizer", "gradients"})
     if (row.contains(key)) json[key] = row.at(key);
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;

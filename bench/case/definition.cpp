@@ -161,6 +161,8 @@ void define(Plan& plan, const ModelConfig* model, Refusals refusals) {
     plan.refusal = error.what();
     leave_in_bf16(plan);
   }
+  if (c.kept != Case{}.kept) plan.recipe.kept = kept_by(c.kept);
+  for (LaterLayers& later : plan.later) later.recipe.kept = plan.recipe.kept;
   if (kSwitchWords.find(c.flow).value()) {
     plan.recipe.flow = true;
     for (LaterLayers& later : plan.later) later.recipe.flow = later.recipe.quantized();

@@ -50,6 +50,7 @@ TransformerOptions Plan::transformer(int rank) const {
   options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {
     return recipe_of(*this, layer, role);
   };
+  options.kept = recipe.kept;
   options.recompute = recompute;
   // Ranks shard because memory is short, and recomputing a norm costs two passes over the residual stream.
   options.recompute_norms = parameters.parallel.weight_shards() > 1;
@@ -67,6 +68,7 @@ TransformerOptions Plan::transformer(int rank) const {
 TransformerOptions Plan::bf16_transformer(int rank) const {
   TransformerOptions options = transformer(rank);
   options.recipe_of = [this](std::int64_t, LinearRole) -> const Recipe& { return bf16; };
+  options.kept = {};
   options.recompute_norms = true;  // the same bits without keeping norms
   options.exchange.codes = false;
   return options;

@@ -145,6 +145,38 @@ Why untransposable(const Plan& plan) {
   return std::nullopt;
 }
 
+/// Checks activations that are kept otherwise than by default.
+Why unkeepable(const Plan& plan) {
+  const KeptActivations& kept = plan.recipe.kept;
+  if (kept == KeptActivations{}) return std::nullopt;
+  const std::string name =
+      plan.fields.kept == Case{}.kept ? plan.recipe.name + ": kept" : "--kept " + plan.fields.kept;
+  if (plan.recipe.flow)
+    return fmt::format("{}: --flow on keeps the rowwise data, which wgrad transposes", name);
+  if (plan.model.moe)
+    return fmt::format("{}: the rows of experts, which {} has, are gathered again in backward; use precbench",
+                       name, plan.model.name);
+  const QuantFormat &stream = kept.norm_input, &gate_up = kept.activation_input;
+  if (!stream.quantized() && !gate_up.quantized()) return std::nullopt;
+  const BlockForm& block = plan.model.block;
+  if (block.residual != Residual::sequential || block.norms != NormPlace::before)
+    return fmt::format(
+        "{}: norm_input and activation_input need blocks with one norm before each half, unlike {}", name,
+        plan.model.name);
+  if (plan.recompute.blocks > 0 || plan.recompute.ffn)
+    return fmt::format(
+        "{}: norm_input and activation_input are kept instead of being recomputed: --recompute {} "
+        "would drop them",
+        name, plan.fields.recompute);
+  for (const auto& [key, format, width] :
+       {std::tuple("norm_input", stream, plan.model.width),
+        std::tuple("activation_input", gate_up, (block.gated ? 2 : 1) * plan.model.ffn)})
+    if (const std::int64_t part = block_length(format.granularity); part > 0 && width % part != 0)
+      return fmt::format("{}: {}: {} features are not a multiple of {} ({})", name, key, width, part,
+                         name_of(format.granularity));
+  return std::nullopt;
+}
+
 /// Checks that one run has one kind of delayed scaling.
 Why several_scalings(const Plan& plan) {
   for (const LaterLayers& next : plan.later)
@@ -349,6 +381,7 @@ constexpr Rule kSupportRules[] = {
      [](const Plan& p) { return has_fp8_grads(p) && p.parameters.sync_last; }},
     {kEveryCase, unstorable_weights},
     {kEveryCase, untransposable},
+    {kEveryCase, unkeepable},
     {&Case::attention,
      "--attention own: our kernels take values as wide as keys, not {v_dim} and {head_dim} (latent attention); use "
      "auto or cudnn",

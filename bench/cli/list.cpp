@@ -74,6 +74,7 @@ std::string other_than_products(const Recipe& recipe) {
         std::pair("weights", &optimizer.weights), std::pair("gradients", &optimizer.gradients)})
     if (!format->empty()) words.push_back(fmt::format("{} {}", what, *format));
   if (!optimizer.gradient_sum.empty()) words.back() += " summed in " + optimizer.gradient_sum;
+  if (recipe.kept != KeptActivations{}) words.push_back("keeps " + describe(recipe.kept));
   if (recipe.weight_only.quantized()) words.push_back("weights stored as " + describe(recipe.weight_only));
   return fmt::format("{}", fmt::join(words, ", "));
 }
@@ -179,6 +180,9 @@ void list_recipes() {
        "scales, emulated everywhere.",
        "list recipes --recipe NAME prints a recipe as such a file, with its source."})
     text += paragraph(legend, screen, "");
+  text += "What stays in memory for the backward pass (--kept, or \"kept\" of a recipe file):\n";
+  for (const KeptStack& stack : kept_stacks())
+    text += paragraph(fmt::format("{}: {} ({})", stack.name, describe(stack.kept), stack.reference), screen);
   text += sets_of(all, screen);
   for (const auto& [why, which] : notes) text += paragraph(why + ":", screen) + words_line(which, screen);
   put(text);

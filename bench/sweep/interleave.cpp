@@ -82,6 +82,7 @@ std::vector<std::vector<std::size_t>> recipe_groups(const std::vector<Plan>& gri
     Case rest = grid[i].fields;
     rest.recipe.clear();
     rest.flow.clear();  // flow amounts to another recipe
+    rest.kept.clear();
     const auto [place, added] = group_of.emplace(case_to_json(rest).dump(), groups.size());
     if (added) groups.emplace_back();
     groups[place->second].push_back(i);

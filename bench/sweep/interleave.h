@@ -14,7 +14,7 @@
 
 namespace precbench {
 
-/// Returns groups of indices of cases that differ only in recipe and flow, in the grid's order.
+/// Returns groups of indices of cases that differ only in recipe, flow and kept activations, in the grid's order.
 std::vector<std::vector<std::size_t>> recipe_groups(const std::vector<Plan>& grid);
 
 /// Returns true if two runs were made by the same program on the same machine, so that they may be pooled.

@@ -51,7 +51,7 @@ void CpuDevice::do_activate_backward(const ops::ActivateBackward& op) {
         dz[i] = act.slope(grad[i], z[i], sigma);
       }
       cpu::store(op.dz.value, r * F, F, dz);
-      cpu::store(op.s.value, r * F, F, again);
+      if (!op.s.value.empty()) cpu::store(op.s.value, r * F, F, again);
     });
   });
   do_quantize({op.dz});

@@ -52,7 +52,7 @@ void CpuDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
         dgate[i] = act.slope(grad[i] * up[i], gate[i], sigma);
       }
       cpu::store(op.dgate_up.value, r * 2 * F, 2 * F, dgate);
-      cpu::store(op.s.value, r * F, F, again);
+      if (!op.s.value.empty()) cpu::store(op.s.value, r * F, F, again);
     });
   });
   do_quantize({op.dgate_up});

@@ -391,7 +391,8 @@ struct Swiglu {
   OpCost cost() const;
 };
 
-/// Computes dgate_up from ds, and s again for wgrad, value and requested copies.
+/// Computes dgate_up from ds, and s again for wgrad, value and requested copies; without s if both are empty and
+/// keep_value is false.
 struct SwigluBackward {
   QuantizedTensor dgate_up, s;
   Tensor ds, gate_up;
@@ -408,7 +409,7 @@ struct Activate {
   OpCost cost() const;
 };
 
-/// Computes dz from ds, and s again for wgrad, value and requested copies.
+/// Computes dz from ds, and s again as SwigluBackward does.
 struct ActivateBackward {
   QuantizedTensor dz, s;
   Tensor ds, z, bias;

@@ -3,10 +3,12 @@
 #include "kernels/numerics/recipe.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <initializer_list>
 
 #include "kernels/base/enum_names.h"
+#include "kernels/base/errors.h"
 #include "kernels/numerics/ablations.h"
 #include "kernels/numerics/grid.h"
 #include "kernels/numerics/scale_layout.h"
@@ -26,6 +28,8 @@ constexpr EnumNames<HistoryAlgorithm, 2> kAlgorithmNames{{"max", "most_recent"}}
 constexpr EnumNames<FirstScale, 3> kFirstNames{{"current", "one", "window"}};
 constexpr EnumNames<HistoryUpdate, 2> kUpdateNames{{"step", "micro"}};
 constexpr EnumNames<GemmRole, 3> kRoleNames{{"fprop", "dgrad", "wgrad"}};
+
+constexpr EnumNames<KeptAs, 3> kKeptNames{{"value", "quantized", "recompute"}};
 
 constexpr QuantFormat kBf16{};
 
@@ -410,6 +414,32 @@ const std::vector<Recipe>& named_recipes() {
   return recipes;
 }
 
+const std::vector<KeptStack>& kept_stacks() {
+  constexpr KeptActivations kQuantized{KeptAs::quantized, KeptAs::quantized, KeptAs::quantized};
+  static const QuantFormat groups{DType::e4m3, Granularity::block_1x16, ScaleType::ue5m3};
+  static const std::vector<KeptStack> stacks = {
+      {"precbench", "the least memory without an error", {}},
+      {"transformer_engine", "TransformerEngine: inputs of linear layers as wgrad reads them", kQuantized},
+      {"torchao",
+       "torchao's float8 and MX linear layers without recomputation: their inputs in BF16",
+       {KeptAs::value, KeptAs::value, KeptAs::value}},
+      {"torchao_nvfp4", "torchao's NVFP4 linear layer, which torchtitan uses: as transformer_engine",
+       kQuantized},
+      {"coat",
+       "COAT (arXiv 2410.19313): as transformer_engine, and inputs of norms and SwiGLU in groups of 16",
+       {KeptAs::quantized, KeptAs::quantized, KeptAs::quantized, groups, groups}}};
+  return stacks;
+}
+
+const KeptActivations& kept_by(const std::string& stack) {
+  std::vector<std::string> names;
+  for (const KeptStack& known : kept_stacks()) {
+    if (stack == known.name) return known.kept;
+    names.emplace_back(known.name);
+  }
+  throw InvalidInput(fmt::format("\"{}\" is no stack; one of {}", stack, fmt::join(names, ", ")));
+}
+
 std::pair<QuantFormat, QuantFormat> stored_formats(const Recipe& recipe) {
   if (recipe.weight_only.quantized()) return {recipe.weight_only, {}};
   return {recipe.fprop.b, recipe.dgrad.b};
@@ -424,10 +454,19 @@ const char* name_of(HistoryAlgorithm a) { return kAlgorithmNames.of(a); }
 const char* name_of(FirstScale f) { return kFirstNames.of(f); }
 const char* name_of(HistoryUpdate u) { return kUpdateNames.of(u); }
 const char* name_of(GemmRole role) { return kRoleNames.of(role); }
+const char* name_of(KeptAs k) { return kKeptNames.of(k); }
 
 const char* element_name(const QuantFormat& format) {
   if (format.dropped_bits == 0) return name_of(format.dtype);
   return format.dtype == DType::e5m2 ? "e5m1" : format.dropped_bits == 1 ? "e4m2" : "e4m1";
+}
+
+std::string describe(const KeptActivations& kept) {
+  std::string text = fmt::format("norm {}, activation {}, attention {}", name_of(kept.norm),
+                                 name_of(kept.activation), name_of(kept.attention));
+  if (kept.norm_input.quantized()) text += ", norm input " + describe(kept.norm_input);
+  if (kept.activation_input.quantized()) text += ", activation input " + describe(kept.activation_input);
+  return text;
 }
 
 std::string describe(const QuantFormat& format) {

@@ -196,6 +196,23 @@ struct RecipeState {
   bool operator==(const RecipeState&) const = default;
 };
 
+/// How the output of a norm, an activation function or attention, which a linear layer reads, stays in memory
+/// from forward to the layer's wgrad. value: in BF16. quantized: the copy that wgrad reads, made in forward; BF16 if wgrad is BF16.
+/// recompute: nothing, backward computes it again.
+enum class KeptAs : std::uint8_t { value, quantized, recompute };
+
+/// Activations that stay in memory for the backward pass. The defaults need the least memory without an error: backward of
+/// an activation function computes its output anyway, and backward of attention needs its output in BF16.
+struct KeptActivations {
+  KeptAs norm = KeptAs::quantized;  ///< value or quantized
+  KeptAs activation = KeptAs::recompute;
+  KeptAs attention = KeptAs::value;  ///< value, or quantized beside the value
+  /// Formats of the inputs of norms and of activation functions. Backward computes from the dequantized ones.
+  QuantFormat norm_input{}, activation_input{};
+
+  bool operator==(const KeptActivations&) const = default;
+};
+
 struct Recipe {
   std::string name;
   GemmRecipe fprop, dgrad, wgrad;
@@ -211,6 +228,7 @@ struct Recipe {
   /// Weight-only quantization, as in QLoRA: the format that weights are stored in, quantized along the input features.
   /// All GEMMs are BF16; fprop and dgrad read the same dequantized weight. The default, BF16: none.
   QuantFormat weight_only{};
+  KeptActivations kept{};  ///< of all layers of a run, also those left in BF16
 
   const GemmRecipe& gemm(GemmRole role) const {
     return role == GemmRole::fprop ? fprop : role == GemmRole::dgrad ? dgrad : wgrad;
@@ -252,6 +270,15 @@ const std::vector<Recipe>& named_recipes();
 /// bad field.
 Recipe find_recipe(const std::string& name_or_path);
 
+/// Activations that a training stack keeps, by the name that a recipe's "kept" and --kept take.
+struct KeptStack {
+  const char *name, *reference;
+  KeptActivations kept;
+};
+const std::vector<KeptStack>& kept_stacks();
+/// Throws InvalidInput with the known names.
+const KeptActivations& kept_by(const std::string& stack);
+
 /// Returns the format in which the weights of a linear layer can be stored, one copy for each of fprop and dgrad; with
 /// weight_only one for both, that of fprop.
 std::pair<QuantFormat, QuantFormat> stored_formats(const Recipe& recipe);
@@ -270,6 +297,7 @@ const char* name_of(HistoryAlgorithm a);
 const char* name_of(FirstScale f);
 const char* name_of(HistoryUpdate u);
 const char* name_of(GemmRole role);
+const char* name_of(KeptAs k);
 /// Returns "bf16", "e4m3", "e4m2", "grid": the dtype's name, or that of the narrower format.
 const char* element_name(const QuantFormat& format);
 /// Returns a short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max
@@ -278,6 +306,8 @@ const char* element_name(const QuantFormat& format);
 /// x0.75: element_scale; 4/6: four_over_six; eden: correction per 16 (eden128: per 128) elements; of fprop:
 /// from_fprop; "grid16 1x32 e4m3": a grid of 16 values.
 std::string describe(const QuantFormat& format);
+/// Returns "norm quantized, activation recompute, attention value".
+std::string describe(const KeptActivations& kept);
 
 /// Returns why a recipe cannot have `flow`; null if it can. wgrad must use the formats of fprop and dgrad,
 /// and their codes must support transposition.

@@ -61,7 +61,11 @@ TEST_CASE("recipe_from_json: invalid NVFP4 throws and names the field", "[recipe
         "dgrad.a.global_scale: only e4m3 scales have it; remove it");
   CHECK(error_with("mxfp8", "/wgrad/a/transform", {{"hadamard", 16}}) ==
         "wgrad.a.transform: only e2m1 has it; remove it");
-  CHECK(error_with("mxfp8", "/wgrad/a/source", "fprop") == "wgrad.a.source: only e2m1 has it; remove it");
+  CHECK(error_with("mxfp8", "/wgrad/a/source", "fprop") == "wgrad.a.source: only W in dgrad and X in wgrad are operands of fprop too");
+  CHECK(error_with("mxfp8", "/dgrad/b/source", "fprop") == "dgrad.b.source: fprop has no FP4 data");
+  CHECK(error_with("tensorwise", "/wgrad/b/source", "fprop") ==
+        "wgrad.b.source: fprop has no FP4 data, or FP8 data with scales that are powers of two");
+  CHECK(error_with("mxfp8", "/wgrad/b/source", "fprop") == "");
   for (const auto& [key, value] :
        std::map<std::string, json>{{"global_scale", "none"},
                                    {"element_rounding", "rne"},

@@ -12,6 +12,7 @@
 //   "weight_only": OPERAND                                    format that weights are stored in; all GEMMs are
 //                                                             BF16, on dequantized weights
 //   "flow": true                                              wgrad's X and dY are transposed codes
+//   "kept": {"activation": "quantized"}, or "torchao"         activations in memory for the backward pass
 // recipe.schema.json describes the same for editors. Ablations (ablations.h) are such files in the program.
 #include <cctype>
 #include <stdexcept>
@@ -86,6 +87,49 @@ void read_weight_only(const json& object, Operands& operands, Recipe& recipe) {
         "weight_only",
         "takes format, granularity, scale, scale_rounding, global_scale and four_over_six; the value is rounded to nearest");
   recipe.weight_only = format;
+}
+
+constexpr KeptAs kNormKept[] = {KeptAs::value, KeptAs::quantized};
+constexpr KeptAs kActivationKept[] = {KeptAs::value, KeptAs::quantized, KeptAs::recompute};
+
+/// Reads the format of an input of a norm or an activation function, which must not depend on random numbers or earlier
+/// steps.
+QuantFormat read_kept_format(const json& kept, const char* key, Operands& operands) {
+  if (!kept.contains(key)) return {};
+  const std::string path = child("kept", key);
+  const QuantFormat format = operands.read(kept.at(key), path);
+  if (format.delayed() || format.element_rounding != ElementRounding::rne || format.transform ||
+      format.eden || format.from_fprop || block_rows(format.granularity) > 1)
+    fail(path,
+         "is rounded to nearest, with the scales of its own amaxes, of the tensor, rows or blocks in a row");
+  return format;
+}
+
+KeptActivations read_kept(const json& kept, Operands& operands) {
+  if (kept.is_string()) try {
+      return kept_by(kept.get<std::string>());
+    } catch (const InvalidInput& error) {
+      fail("kept", error.what());
+    }
+  check_keys(kept, "kept", {"norm", "activation", "attention", "norm_input", "activation_input"});
+  KeptActivations read;
+  if (kept.contains("norm")) read.norm = read_enum(kept.at("norm"), "kept.norm", kNormKept);
+  if (kept.contains("activation"))
+    read.activation = read_enum(kept.at("activation"), "kept.activation", kActivationKept);
+  if (kept.contains("attention"))
+    read.attention = read_enum(kept.at("attention"), "kept.attention", kNormKept);
+  read.norm_input = read_kept_format(kept, "norm_input", operands);
+  read.activation_input = read_kept_format(kept, "activation_input", operands);
+  return read;
+}
+
+json kept_to_json(const KeptActivations& kept) {
+  json object = {{"norm", name_of(kept.norm)},
+                 {"activation", name_of(kept.activation)},
+                 {"attention", name_of(kept.attention)}};
+  if (kept.norm_input.quantized()) object["norm_input"] = operand_to_json(kept.norm_input);
+  if (kept.activation_input.quantized()) object["activation_input"] = operand_to_json(kept.activation_input);
+  return object;
 }
 
 /// Checks that an operand has the same scale in both GEMMs that use it, and that the recipe has one kind of
@@ -181,7 +225,7 @@ Recipe read_file(const std::string& path) {
 Recipe row_from_json(const json& object) {
   check_keys(object, "",
              {"name", "reference", "operands", "fprop", "dgrad", "wgrad", "layers", "schedule",
-              "mask_clipped", "optimizer", "gradients", "flow", "weight_only"});
+              "mask_clipped", "optimizer", "gradients", "flow", "weight_only", "kept"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
@@ -191,6 +235,7 @@ Recipe row_from_json(const json& object) {
   recipe.dgrad = read_gemm(object, GemmRole::dgrad, operands);
   recipe.wgrad = read_gemm(object, GemmRole::wgrad, operands);
   read_weight_only(object, operands, recipe);
+  if (object.contains("kept")) recipe.kept = read_kept(object.at("kept"), operands);
   operands.check_all_used();
   check_histories(recipe);
   if (object.contains("mask_clipped"))
@@ -199,6 +244,8 @@ Recipe row_from_json(const json& object) {
   if (object.contains("flow")) recipe.flow = read_bool(object.at("flow"), "flow");
   if (recipe.flow)
     if (const auto why = flow_unsupported_reason(recipe)) fail("flow", *why);
+  if (recipe.flow && recipe.kept != KeptActivations{})
+    fail("kept", "flow keeps the rowwise codes, which wgrad transposes; remove it");
   read_layers_and_schedule(object, recipe);
   read_optimizer(object, recipe);
   return recipe;
@@ -240,6 +287,7 @@ json recipe_to_json(const Recipe& recipe) {
   }
   if (recipe.mask_clipped) object["mask_clipped"] = true;
   if (recipe.flow) object["flow"] = true;
+  if (recipe.kept != KeptActivations{}) object["kept"] = kept_to_json(recipe.kept);
   if (recipe.weight_only.quantized()) object["weight_only"] = operand_to_json(recipe.weight_only);
   if (const auto words = words_of(recipe.keep_bf16); !words.empty()) object["layers"]["keep_bf16"] = words;
   for (const RecipeSwitch& change : recipe.schedule) object["schedule"].push_back(to_text(change));
@@ -276,7 +324,8 @@ Recipe find_recipe(const std::string& name_or_path) {
     if (equal_but_for_case(recipe.name, name_or_path)) return recipe;
     names.push_back(recipe.name);
   }
-  throw InvalidInput(fmt::format("unknown recipe \"{}\"; {}", name_or_path, recipe_hint(name_or_path, names)));
+  throw InvalidInput(
+      fmt::format("unknown recipe \"{}\"; {}", name_or_path, recipe_hint(name_or_path, names)));
 }
 
 }  // namespace precbench

@@ -57,6 +57,12 @@ void read_fp4_keys(const json& object, const std::string& path, QuantFormat& ope
   }
 }
 
+/// Returns true for FP8 data that BF16 holds exactly when dequantized.
+bool exact_in_bf16(const QuantFormat& format) {
+  return (format.dtype == DType::e4m3 || format.dtype == DType::e5m2) && !format.delayed() &&
+         (format.scale == ScaleType::f32_pow2 || format.scale == ScaleType::ue8m0);
+}
+
 /// Throws if one of these keys differs from its default. Any operand may spell out a default.
 void refuse_set(const json& object, const std::string& path, const QuantFormat& operand,
                 std::initializer_list<const char*> keys, const char* why) {
@@ -111,7 +117,7 @@ void read_fp4(const json& object, const std::string& path, QuantFormat& operand)
     } else {
       refuse_set(object, path, operand, {"global_scale"}, "only e4m3 scales have it; remove it");
     }
-    refuse_set(object, path, operand, {"transform", "element_scale", "four_over_six", "correction", "source"},
+    refuse_set(object, path, operand, {"transform", "element_scale", "four_over_six", "correction"},
                "only e2m1 has it; remove it");
     return;
   }
@@ -164,7 +170,11 @@ void check_fp4_backward(const Recipe& recipe) {
       if (!operand.from_fprop) continue;
       if (role == GemmRole::fprop || std::string_view(side) == "a")
         fail(child(path, "source"), "only W in dgrad and X in wgrad are operands of fprop too");
-      if (fprop.a.dtype != DType::e2m1) fail(child(path, "source"), "fprop has no FP4 data");
+      const bool fp8 = role == GemmRole::wgrad && exact_in_bf16(fprop.a);
+      if (fprop.a.dtype != DType::e2m1 && !fp8)
+        fail(child(path, "source"),
+             fmt::format("fprop has no FP4 data{}",
+                         role == GemmRole::wgrad ? ", or FP8 data with scales that are powers of two" : ""));
     }
   if (!recipe.mask_clipped) return;
   if (fprop.a.scale_rounding != ScaleRounding::quest || fprop.b.scale_rounding != ScaleRounding::quest ||

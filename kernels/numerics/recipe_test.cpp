@@ -432,3 +432,34 @@ TEST_CASE("recipe_from_json: a row may set the formats of the moments", "[recipe
   row["optimizer"] = {{"w", "fp16"}};
   CHECK(refusal_of([&] { recipe_from_json(row); }).starts_with("optimizer.w: unknown key"));
 }
+
+TEST_CASE("recipe_from_json: kept activations are a stack or an object and survive a round trip", "[recipe]") {
+  json row = recipe_to_json(find_recipe("tensorwise"));
+  row["name"] = "mine";
+  CHECK(!row.contains("kept"));
+  for (const KeptStack& stack : kept_stacks()) {
+    row["kept"] = stack.name;
+    const Recipe recipe = recipe_from_json(row);
+    CHECK(recipe.kept == stack.kept);
+    CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+  }
+  row["operands"] = {{"groups", {{"format", "e4m3"}, {"granularity", "1x16"}, {"scale", "ue5m3"}}}};
+  row["kept"] = {{"attention", "quantized"}, {"activation_input", "groups"}};
+  const KeptActivations kept = recipe_from_json(row).kept;
+  CHECK(describe(kept) ==
+        "norm quantized, activation recompute, attention quantized, activation input e4m3 1x16 ue5m3");
+  row.erase("operands");
+  const auto error = [&](const json& value) {
+    row["kept"] = value;
+    return error_of_row(row);
+  };
+  CHECK(error("te") ==
+        "kept: \"te\" is no stack; one of precbench, transformer_engine, torchao, torchao_nvfp4, coat");
+  CHECK(error({{"norm", "recompute"}}) == "kept.norm: unknown value \"recompute\"; one of value, quantized");
+  CHECK(error({{"attentoin", "value"}}) == "kept.attentoin: unknown key; did you mean attention?");
+  CHECK(error({{"norm_input", {{"format", "e4m3"}, {"granularity", "128x128"}}}}) ==
+        "kept.norm_input: is rounded to nearest, with the scales of its own amaxes, of the tensor, rows or blocks in a row");
+  row = recipe_to_json(find_recipe("blockwise_pow2"));
+  row["name"] = "mine", row["flow"] = true;
+  CHECK(error("torchao") == "kept: flow keeps the rowwise codes, which wgrad transposes; remove it");
+}

@@ -229,6 +229,7 @@ class TrialStep {
       const bool in_recipe = std::find(setup_.roles.begin(), setup_.roles.end(), role) != setup_.roles.end();
       return in_recipe ? setup_.recipe : bf16_;
     };
+    options.kept = setup_.recipe.kept;
     options.recompute = setup_.recompute;
     options.capacity = setup_.capacity;
     if (device_->name() != "cpu") options.group_rows = kGpuGroupRows;

@@ -40,7 +40,9 @@ Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, c
 
 void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   saved = {};  // the recipe may have changed since the previous step
-  saved.x = layer == 0 ? x0_ : step_.push(step_.config.width);
+  saved.x = layer == 0 || keeps_norm_inputs() ? x0_ : step_.push(step_.config.width);
+  saved.norm1_input = step_.push_kept(step_.options.kept.norm_input, step_.config.width);
+  saved.norm2_input = step_.push_kept(step_.options.kept.norm_input, step_.config.width);
   push_norm_statistics(step_, saved.norm1);
   if (step_.lora) step_.lora->push_saved(layer);
   branch_output_.push_saved(saved.branch1);
@@ -97,13 +99,16 @@ Arena::Mark Transformer::push_forward(std::int64_t layer, Saved& saved, Keep kee
     return inner;
   }
   const Recompute& again = step_.options.recompute;
-  push_inner(layer, saved, {});
+  FfnSaved* dense = std::get_if<FfnSaved>(&saved.ffn);
+  const bool drops_ffn = again.ffn || (dense && !dense->input.empty());
+  push_inner(layer, saved, keeps_norm_inputs() ? mid_ : Tensor{});
   if (!again.attention) attention_.push_qkv(saved.attention);
-  if (!again.ffn) push_ffn(layer, saved);
+  if (!drops_ffn) push_ffn(layer, saved);
+  if (dense && !again.ffn) dense_ffn_.push_output(layer, *dense);
   if (!again.norm) push_norms(layer, saved);
   const Arena::Mark dropped = step_.arena.mark();
   if (again.attention) attention_.push_qkv(saved.attention);
-  if (again.ffn) {
+  if (drops_ffn) {
     push_ffn(layer, saved);
     if (MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn)) leave_weight_columns(*moe);
   }
@@ -121,9 +126,25 @@ NormOutput Transformer::second_norm(const Saved& saved, const BlockWeights& w) c
   return {saved.norm2, saved.mid, {w.norm2, w.norm2_bias}};
 }
 
+void Transformer::keep_and_norm(QuantizedTensor& h, const NormOutput& norm, const GemmOperand& kept,
+                                const Tensor& x, const Tensor& branch) {
+  if (kept.empty()) return add_norm(step_, h, norm, x, branch);
+  if (!branch.empty()) step_.device.combine({norm.sum, 1.0f, x, 1.0f, branch, OpClass::norm_elementwise});
+  step_.keep(kept, norm.sum);
+  const NormOutput kept_norm = read_back(norm, kept);
+  add_norm(step_, h, kept_norm, kept_norm.sum, {});
+}
+
+NormOutput Transformer::read_back(NormOutput norm, const GemmOperand& kept) {
+  if (kept.empty()) return norm;
+  norm.sum = step_.push(step_.config.width);
+  step_.read_back(norm.sum, kept);
+  return norm;
+}
+
 void Transformer::forward_second_norm(QuantizedTensor& h, const Saved& saved, const BlockWeights& w) {
   const NormOutput norm = second_norm(saved, w);
-  if (!one_norm()) return add_norm(step_, h, norm, saved.x, parallel() ? Tensor{} : branch_);
+  if (!one_norm()) return keep_and_norm(h, norm, saved.norm2_input, saved.x, parallel() ? Tensor{} : branch_);
   const bool known = !saved.norm1.value.empty() && h.value.data == saved.norm1.value.data &&
                      !h.rowwise.format.quantized() && h.amax_out.empty();
   if (!known) repeat_norm(step_, h, norm);
@@ -148,7 +169,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     if (kind == ForwardKind::recompute)
       repeat_norm(step_, h1, norm);
     else
-      add_norm(step_, h1, norm, x, layer == 0 ? Tensor{} : branch_);
+      keep_and_norm(h1, norm, saved.norm1_input, x, layer == 0 ? Tensor{} : branch_);
     step_.observe(layer, LinearRole::qkv, LinearOperand::x, h1);
     step_.observe_codes(layer, LinearRole::qkv, LinearOperand::x, h1);
     attention_.forward_qkv(layer, saved.attention, w, h1);
@@ -198,7 +219,8 @@ void Transformer::recompute_ffn(std::int64_t layer, Saved& saved, const BlockWei
   const Scope scope(step_.arena);
   MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
   const LinearRole role = moe ? moe_.norm_role() : LinearRole::gate_up;
-  const QuantizedTensor h = norm_output(step_.linear(layer, role), second_norm(saved, w), moe);
+  const NormOutput norm = read_back(second_norm(saved, w), saved.norm2_input);
+  const QuantizedTensor h = norm_output(step_.linear(layer, role), norm, moe);
   if (!moe) return dense_ffn_.forward_up(layer, std::get<FfnSaved>(saved.ffn), w, h);
   moe->down_columns = {};  // the repeated forward ends before the down layer
   moe_.forward(layer, *moe, w, h, {}, ForwardKind::recompute);
@@ -207,7 +229,8 @@ void Transformer::recompute_ffn(std::int64_t layer, Saved& saved, const BlockWei
 void Transformer::recompute_qkv(std::int64_t layer, Saved& saved, const BlockWeights& w) {
   attention_.push_qkv(saved.attention);
   const Scope scope(step_.arena);
-  const QuantizedTensor h = norm_output(step_.linear(layer, LinearRole::qkv), first_norm(saved, w), nullptr);
+  const NormOutput norm = read_back(first_norm(saved, w), saved.norm1_input);
+  const QuantizedTensor h = norm_output(step_.linear(layer, LinearRole::qkv), norm, nullptr);
   attention_.recompute_qkv(layer, saved.attention, w, h);
 }
 
@@ -216,10 +239,12 @@ void Transformer::ffn_backward(std::int64_t layer, Saved& saved, const BlockWeig
   const Scope scope(step_.arena);
   const Recompute& again = step_.options.recompute;
   if (again.ffn && !again.whole_block(layer)) recompute_ffn(layer, saved, w);
+  if (FfnSaved* dense = std::get_if<FfnSaved>(&saved.ffn); dense && !dense->input.empty())
+    dense_ffn_.read_input(*dense);
   const QuantizedTensor dx = residual_gradient_.current(layer);
   const QuantizedTensor dy =
       branch_output_.backward(layer, LinearRole::down, saved.branch2, w.post_norm2, g.post_norm2, dx);
-  const NormOutput norm = second_norm(saved, w);
+  const NormOutput norm = read_back(second_norm(saved, w), saved.norm2_input);
   const MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
   const Tensor dh = moe ? moe_.backward(layer, *moe, w, g, dy, norm)
                         : dense_ffn_.backward(layer, std::get<FfnSaved>(saved.ffn), w, g, dy, norm);
@@ -235,7 +260,7 @@ void Transformer::attention_backward(std::int64_t layer, Saved& saved, const Blo
   const Scope scope(step_.arena);
   const Recompute& again = step_.options.recompute;
   if (again.attention && !again.whole_block(layer)) recompute_qkv(layer, saved, w);
-  const NormOutput norm = first_norm(saved, w);
+  const NormOutput norm = read_back(first_norm(saved, w), saved.norm1_input);
   const QuantizedTensor dout = residual_gradient_.current(layer);
   const QuantizedTensor dy = parallel() ? branch_output_.parallel_backward(layer, LinearRole::o, dout)
                                         : branch_output_.backward(layer, LinearRole::o, saved.branch1,
@@ -333,7 +358,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tokens& tokens,
   losses_ = step_.push(DType::f32, step_.M, 1);
   x0_ = step_.push(C);
   branch_ = step_.push(C);
-  mid_ = step_.options.recompute.whole_block(0) ? step_.push(C) : Tensor{};
+  mid_ = step_.options.recompute.whole_block(0) || keeps_norm_inputs() ? step_.push(C) : Tensor{};
   residual_gradient_.push(dx0);
   if (step_.lora) step_.lora->push_shared();
   embed(tokens);

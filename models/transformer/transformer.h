@@ -60,8 +60,10 @@ class Transformer {
  private:
   /// Tensors that a block's forward saves for its backward.
   struct Saved {
-    Tensor x;    // residual stream at the block's input [M, width]
-    Tensor mid;  // residual stream after attention [M, width]
+    // Residual stream at the block's input and after attention, [M, width], and the norms' inputs in
+    // KeptActivations::norm_input, which then stay in its place; x and mid are memory of all blocks.
+    Tensor x, mid;
+    GemmOperand norm1_input, norm2_input;
     NormSaved norm1, norm2;
     BranchSaved branch1, branch2;
     AttentionSaved attention;
@@ -98,6 +100,13 @@ class Transformer {
   /// Return the norm of each half's input. With one norm for both, the second is the first with copies of its own.
   NormOutput first_norm(const Saved& saved, const BlockWeights& w) const;
   NormOutput second_norm(const Saved& saved, const BlockWeights& w) const;
+  /// Computes the stream and a norm of it as add_norm() does, or with `kept` the norm of the stream as that keeps it.
+  void keep_and_norm(QuantizedTensor& h, const NormOutput& norm, const GemmOperand& kept, const Tensor& x,
+                     const Tensor& branch);
+  /// Returns a norm with its input as forward read it, in the caller's scope if it is `kept` quantized.
+  NormOutput read_back(NormOutput norm, const GemmOperand& kept);
+  /// Returns true if norms and SwiGLU read their inputs as they are kept.
+  bool keeps_norm_inputs() const { return step_.options.kept.norm_input.quantized(); }
   /// Allocates a block's tensors and runs its forward. `x`: the residual stream at its input without the
   /// previous block's output, which is in branch_.
   void forward_block(std::int64_t layer, Saved& saved, const Tensor& x, Keep keep);

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 /// rows, not groups.
 const std::map<std::string, std::string> kRecipeModifiers = {
     {"head", "bf16"},       {"keep_bf16", ""}, {"switch_recipe", ""}, {"gather", "bf16"},
-    {"reduce_amax", "off"}, {"flow", "off"},   {"dispatch", "bf16"}};
+    {"reduce_amax", "off"}, {"flow", "off"},   {"dispatch", "bf16"},  {"kept", "recipe"}};
 /// Leading columns; the others follow in record order.
 const std::vector<std::string> kFirstKeys = {"machine",        "power_limit", "cublaslt", "threads",
                                              "method_version", "model",       "seq",      "batch",

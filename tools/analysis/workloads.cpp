@@ -79,7 +79,8 @@ class PartTexts {
   const std::string& of(const DefinitionPart& part) {
     const auto [known, is_new] = texts_.try_emplace(part.get());
     if (is_new)
-      known->second = without(*part, {"reference", "blocks", "linears", "head", "schedule", "flow", "seed"});
+      known->second =
+          without(*part, {"reference", "blocks", "linears", "head", "schedule", "flow", "kept", "seed"});
     return known->second;
   }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fills the tables of measurements in the pages from the committed records, so that a page cannot contradict them. A page is any
 Markdown file that git tracks. Two lines mark the place of a table, which is what `precbench report` prints for these arguments, from
-paths under results/, what `precbench law --table` prints, or one of the tables of page_tables.py and prediction_tables.py, each of which
+paths under results/, what `precbench law --table` prints, or one of the tables of page_tables.py, prediction_tables.py and memory_tables.py, each of which
 must be on at least one page:
 
   <!-- report h200/single.jsonl.xz --columns tokens/s,speed-up --pivot recipe -->
@@ -17,10 +17,11 @@ must be on at least one page:
 """
 import functools, pathlib, re, shlex, subprocess, sys
 
+import memory_tables
 import prediction_tables
 from page_tables import PROGRAM, RESULTS, ROOT, TABLES as PAGE_TABLES, beside_pytorch
 
-TABLES = {**PAGE_TABLES, **prediction_tables.TABLES}
+TABLES = {**PAGE_TABLES, **prediction_tables.TABLES, **memory_tables.TABLES}
 MARK = re.compile(r"^<!-- (table|report|law) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
 
 

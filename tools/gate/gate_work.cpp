@@ -76,7 +76,7 @@ void compare_training(WorkComparison& comparison, const Training& was, const Tra
 bool is_defined(const std::string& field) {
   static const std::set<std::string> kDefined = {"model",   "recipe", "keep_bf16", "switch_recipe",
                                                  "data",    "glob",   "init_from", "fork_from",
-                                                 "perturb", "stress", "flow"};
+                                                 "perturb", "stress", "flow",      "kept"};
   return kDefined.contains(field);
 }
 

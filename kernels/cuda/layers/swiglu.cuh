@@ -143,12 +143,12 @@ void produce_swiglu(CudaDevice& device, const Source& source, const QuantizedTen
   quantize_from_value(device, s);
 }
 
-/// Writes dgate_up and s from a Source of dgate, dup and s, each F wide. `scratch`: amax_scratch_bytes of
+/// Writes dgate_up and s, which may be empty, from a Source of dgate, dup and s, each F wide. `scratch`: amax_scratch_bytes of
 /// both.
 template <class Source>
 void produce_swiglu_backward(CudaDevice& device, const Source& source, const QuantizedTensor& dgate_up,
                              const QuantizedTensor& s, std::byte* scratch, const Groups* groups = nullptr) {
-  const std::int64_t F = s.value.cols;
+  const std::int64_t F = source.cols;
   // Tiles of dup line up with the scopes of dgate_up's scales only if F is a multiple of a tile; otherwise
   // the values are written first and cast from memory.
   const bool aligned = F % kTile == 0;
@@ -162,11 +162,11 @@ void produce_swiglu_backward(CudaDevice& device, const Source& source, const Qua
     outputs.of[0].value = matrix(dgate_up.value, 0, F);
     outputs.of[1].value = matrix(dgate_up.value, F, F);
   }
-  if (writes_value(s) || !aligned) outputs.of[2].value = matrix(s.value);
+  if (writes_value(s) || (!aligned && !s.value.empty())) outputs.of[2].value = matrix(s.value);
   produce(device, source, outputs);
   if (!aligned) {
     cast_value(device, dgate_up.value, both);
-    cast_value(device, s.value, again);
+    if (!s.value.empty()) cast_value(device, s.value, again);
   }
   quantize_from_value(device, dgate_up);
   quantize_from_value(device, s);

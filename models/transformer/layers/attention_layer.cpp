@@ -13,6 +13,8 @@ void AttentionLayer::push_saved(std::int64_t layer, AttentionSaved& saved) const
   const Linear o = step_.linear(layer, LinearRole::o);
   if (o.recipe().flow)
     saved.copy = step_.operands.push(o.x_rowwise(), step_.M, shape.out_width());
+  else if (step_.options.kept.attention == KeptAs::quantized && o.x_columnwise().quantized())
+    saved.copy = step_.operands.push(o.x_columnwise(), shape.out_width(), step_.M);
   else if (o.slots().x.known.empty() && has_tensor_scale(o.x_rowwise()) && has_tensor_scale(o.x_columnwise()))
     saved.attention_amax = step_.push(DType::f32, 1, 1);
   saved.lse = step_.push(DType::f32, step_.config.heads, step_.M);
@@ -61,10 +63,13 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
   QuantizedTensor x = make_quantized_tensor(saved.attention, o.x_rowwise(), {});
   x.amax_out = saved.attention_amax;
   use_slot(x, o.slots().x);
-  if (saved.copy.empty())
-    step_.operands.push_rowwise(x, o.x_rowwise());
-  else
+  if (o.recipe().flow) {
     x.rowwise = saved.copy;
+  } else {
+    x.columnwise = saved.copy;
+    step_.operands.push_rowwise(x, o.x_rowwise());
+    if (!saved.copy.empty()) step_.operands.push_amax(x, o.x_columnwise());
+  }
   step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(layer, a, saved.lse, qkv, w); });
   step_.observe(layer, LinearRole::o, LinearOperand::x, x);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::x, x);
@@ -76,17 +81,12 @@ void AttentionLayer::output_wgrad(std::int64_t layer, const AttentionSaved& save
                                   const BlockTensors& g, const QuantizedTensor& dy) const {
   const Scope scope(step_.arena);
   const Linear o = step_.linear(layer, LinearRole::o);
-  const QuantFormat& format = o.x_columnwise();
-  QuantizedTensor x = make_quantized_tensor(saved.attention, {}, format);
-  if (saved.copy.empty()) {
-    x.amax_in = saved.attention_amax;
-    use_slot(x, o.slots().x);
-    step_.operands.push_columnwise(x, format);
-    step_.produce_quantized(x, [&](QuantizedTensor& a) { step_.device.quantize({a}); });
-    step_.observe(layer, LinearRole::o, LinearOperand::x, x);
-  } else {
-    x.rowwise = saved.copy;
-  }
+  if (saved.copy.empty())
+    return step_.wgrad(layer, LinearRole::o, g, dy,
+                       step_.quantized_for_wgrad(layer, LinearRole::o, saved.attention, saved.attention_amax),
+                       w);
+  QuantizedTensor x = make_quantized_tensor(saved.attention, {}, o.x_columnwise());
+  (o.recipe().flow ? x.rowwise : x.columnwise) = saved.copy;
   step_.wgrad(layer, LinearRole::o, g, dy, x, w);
 }
 

@@ -17,8 +17,9 @@ struct AttentionSaved {
   Tensor q_rstd, kv_rstd;  ///< f32 [M]: of the latents' norms
   Tensor attention;        ///< [M, heads * width of a value head]
   Tensor lse;              ///< f32 [heads, M]
-  GemmOperand copy;        ///< rowwise quantized output of attention, if wgrad transposes it
-  Tensor attention_amax;   ///< f32 [1], if both copies of attention's output have one scale per tensor
+  /// Quantized output of attention: columnwise if KeptActivations says so, or rowwise if wgrad transposes it.
+  GemmOperand copy;
+  Tensor attention_amax;  ///< f32 [1], if both copies of attention's output have one scale per tensor
 };
 
 class AttentionLayer {

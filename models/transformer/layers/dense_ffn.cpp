@@ -5,11 +5,29 @@ namespace precbench {
 
 void DenseFfn::push_saved(std::int64_t layer, FfnSaved& saved) const {
   if (has_amax_of_x(step_.linear(layer, down_))) saved.swiglu_amax = step_.push(DType::f32, 1, 1);
+  saved.input = step_.push_kept(step_.options.kept.activation_input, up_width());
+}
+
+void DenseFfn::read_input(FfnSaved& saved) const {
+  push_inner(saved);
+  step_.read_back(saved.gate_up, saved.input);
+}
+
+void DenseFfn::push_output(std::int64_t layer, FfnSaved& saved) const {
+  const QuantFormat& format = step_.linear(layer, down_).x_columnwise();
+  const KeptAs kept = step_.options.kept.activation;
+  if (kept == KeptAs::quantized && format.quantized())
+    saved.copy = step_.operands.push(format, ffn_, step_.M);
+  else if (kept != KeptAs::recompute)
+    saved.value = step_.push(ffn_);
 }
 
 void DenseFfn::forward_up(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
                           const QuantizedTensor& h) const {
   step_.fprop(layer, gate_up_, saved.gate_up, h, w);
+  if (saved.input.empty()) return;
+  step_.keep(saved.input, saved.gate_up);
+  step_.read_back(saved.gate_up, saved.input);
 }
 
 void DenseFfn::activate(QuantizedTensor& s, const FfnSaved& saved, const BlockWeights& w) const {
@@ -27,11 +45,13 @@ void DenseFfn::forward_down(std::int64_t layer, const FfnSaved& saved, const Blo
                             const Tensor& out) const {
   const Scope scope(step_.arena);
   const Linear down = step_.linear(layer, down_);
-  QuantizedTensor s = make_quantized_tensor(step_.push(ffn_), down.x_rowwise(), {});
+  QuantizedTensor s =
+      make_quantized_tensor(saved.value.empty() ? step_.push(ffn_) : saved.value, down.x_rowwise(), {});
+  s.columnwise = saved.copy;
   s.amax_out = saved.swiglu_amax;
   use_slot(s, down.slots().x);
   step_.operands.push_rowwise(s, down.x_rowwise());
-  s.keep_value = !down.x_rowwise().quantized() || step_.reads_values();
+  s.keep_value = !down.x_rowwise().quantized() || !saved.value.empty() || step_.reads_values();
   step_.produce_quantized(s, [&](QuantizedTensor& x) { activate(x, saved, w); });
   step_.observe(layer, down_, LinearOperand::x, s);
   step_.fprop(layer, down_, out, s, w);
@@ -59,14 +79,24 @@ Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const Block
       }
       step_.dgrad(layer, down_, ds, dy, w, x);
     }
-    QuantizedTensor s = make_quantized_tensor(step_.push(ffn_), {}, down.x_columnwise());
-    s.amax_in = saved.swiglu_amax.empty() ? down.slots().x.known : saved.swiglu_amax;
-    s.random = down.slots().x.random;
-    step_.operands.push_columnwise(s, down.x_columnwise());
-    s.keep_value = !down.x_columnwise().quantized() || step_.observer;
+    const bool kept = !saved.value.empty() || !saved.copy.empty();
+    QuantizedTensor s;
+    s.keep_value = false;
+    if (!kept) {
+      s = make_quantized_tensor(step_.push(ffn_), {}, down.x_columnwise());
+      s.amax_in = saved.swiglu_amax.empty() ? down.slots().x.known : saved.swiglu_amax;
+      s.random = down.slots().x.random;
+      step_.operands.push_columnwise(s, down.x_columnwise());
+      s.keep_value = !down.x_columnwise().quantized() || step_.observer;
+    }
     step_.produce_quantized(dgate_up, [&](QuantizedTensor& d) { activate_backward(d, s, ds, saved, w); });
     step_.observe(layer, gate_up_, LinearOperand::dy, dgate_up);
-    step_.observe(layer, down_, LinearOperand::x, s);
+    if (!saved.copy.empty())
+      s.columnwise = saved.copy;
+    else if (kept)
+      s = step_.quantized_for_wgrad(layer, down_, saved.value, saved.swiglu_amax);
+    else
+      step_.observe(layer, down_, LinearOperand::x, s);
     step_.observe_codes(layer, down_, LinearOperand::dy, dy);
     step_.wgrad(layer, down_, g, dy, s, w);
     // After the weight's gradient, which commits the memory of both.

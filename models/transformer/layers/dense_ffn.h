@@ -12,7 +12,12 @@ namespace precbench {
 
 struct FfnSaved {
   Tensor gate_up;      ///< [M, 2 ffn]; without a gate [M, ffn]
+  GemmOperand input;   ///< gate_up in KeptActivations::activation_input, which then stays in its place
   Tensor swiglu_amax;  ///< f32 [1], if the activation's output has one scale per tensor
+  /// Output of the activation as KeptActivations says, [M, ffn] in BF16 or the copy that wgrad reads; both empty:
+  /// backward computes it again.
+  Tensor value;
+  GemmOperand copy;
 };
 
 class DenseFfn {
@@ -21,10 +26,16 @@ class DenseFfn {
   DenseFfn(const StepContext& step, LinearRole gate_up, LinearRole down, std::int64_t ffn)
       : step_(step), gate_up_(gate_up), down_(down), ffn_(ffn) {}
 
-  /// Allocates what is saved also with recomputation, which stops before the activation: its amax.
+  /// Allocates what is saved also with recomputation, which stops before the activation: its amax and quantized input.
   void push_saved(std::int64_t layer, FfnSaved& saved) const;
   /// Allocates what recomputation writes again.
   void push_inner(FfnSaved& saved) const { saved.gate_up = step_.push(up_width()); }
+
+  /// Allocates the activation's output, unless nothing of it is kept.
+  void push_output(std::int64_t layer, FfnSaved& saved) const;
+
+  /// Allocates saved.gate_up again and reads it back from saved.input.
+  void read_input(FfnSaved& saved) const;
 
   /// Computes saved.gate_up from h, the norm's output.
   void forward_up(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,

@@ -12,6 +12,8 @@ void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer 
   const std::int64_t C = step.config.width;
   if (layer.recipe().flow)
     saved.copy = step.operands.push(layer.x_rowwise(), step.M, C);
+  else if (step.options.kept.norm == KeptAs::value)
+    saved.value = step.push(C);
   else if (layer.x_columnwise().quantized() && consumer == NormConsumer::dense)
     saved.copy = step.operands.push(layer.x_columnwise(), C, step.M);
   else if (!layer.x_columnwise().quantized() && !step.options.recompute_norms)
@@ -171,8 +173,11 @@ void norm_wgrad(const StepContext& step, std::int64_t layer, LinearRole role, co
   const GemmOperand& copy = norm.saved.copy;
   if (value.empty() && copy.empty())
     return step.wgrad(layer, role, g, dy, recompute_for_wgrad(step, layer, role, norm), w);
+  const Linear linear = step.linear(layer, role);
+  if (copy.empty() && linear.x_columnwise().quantized())
+    return step.wgrad(layer, role, g, dy, step.quantized_for_wgrad(layer, role, value), w);
   QuantizedTensor h = make_quantized_tensor(value, {}, {});
-  const bool transposes = step.linear(layer, role).recipe().flow;
+  const bool transposes = linear.recipe().flow;
   if (!copy.empty()) h.columnwise = transposes ? GemmOperand{} : copy;
   if (transposes) h.rowwise = copy;
   step.wgrad(layer, role, g, dy, h, w);

@@ -172,6 +172,25 @@ void StepContext::wgrad(std::int64_t layer, LinearRole role, const BlockTensors&
   linear(layer, role).wgrad(g[role], dy, x, w[role], parameters.accumulates());
 }
 
+void StepContext::keep(const GemmOperand& kept, const Tensor& value) const {
+  const Scope scope(arena);
+  QuantizedTensor x{.value = value, .rowwise = kept};
+  operands.push_amax(x, kept.format);
+  produce_quantized(x, [&](QuantizedTensor& made) { device.quantize({made}); });
+}
+
+QuantizedTensor StepContext::quantized_for_wgrad(std::int64_t layer, LinearRole role, const Tensor& value,
+                                                 const Tensor& amax) const {
+  const Linear of_role = linear(layer, role);
+  QuantizedTensor x = make_quantized_tensor(value, {}, of_role.x_columnwise());
+  x.amax_in = amax;
+  use_slot(x, of_role.slots().x);
+  operands.push_columnwise(x, of_role.x_columnwise());
+  produce_quantized(x, [&](QuantizedTensor& made) { device.quantize({made}); });
+  observe(layer, role, LinearOperand::x, x);
+  return x;
+}
+
 void StepContext::observe(std::int64_t layer, LinearRole role, LinearOperand operand,
                           const QuantizedTensor& values) const {
   if (observer) observer->observe(layer, role, operand, values);

@@ -138,6 +138,18 @@ struct StepContext {
   void wgrad(std::int64_t layer, LinearRole role, const BlockTensors& g, const QuantizedTensor& dy,
              const QuantizedTensor& x, const BlockWeights& w) const;
 
+  /// Allocates the quantized copy of an activation [M, cols] that is kept in a format other than BF16; empty for BF16.
+  GemmOperand push_kept(const QuantFormat& format, std::int64_t cols) const {
+    return format.quantized() ? operands.push(format, M, cols) : GemmOperand{};
+  }
+  /// Quantizes an activation into what is kept of it, and reads that back as forward and backward see it.
+  void keep(const GemmOperand& kept, const Tensor& value) const;
+  void read_back(const Tensor& value, const GemmOperand& kept) const { device.dequantize({value, kept}); }
+  /// Returns the layer's X with the copy that wgrad reads, made from its BF16 value in transient memory. `amax`: that of
+  /// the value if forward has saved it.
+  QuantizedTensor quantized_for_wgrad(std::int64_t layer, LinearRole role, const Tensor& value,
+                                      const Tensor& amax = {}) const;
+
   void observe(std::int64_t layer, LinearRole role, LinearOperand operand,
                const QuantizedTensor& values) const;
   /// Reports the data if the layer's recipe has wgrad transpose it.

@@ -46,7 +46,8 @@ struct TransformerOptions {
   /// config.layers for lm_head; `role`: a role that selects a recipe (recipe_role). All quantized down layers
   /// must share one recipe. If q, k or v is quantized, qkv is not, and the three run as separate GEMMs.
   std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
-  Recompute recompute = {};
+  KeptActivations kept = {};
+  Recompute recompute = {};                ///< of what `kept` keeps
   bool recompute_norms = false;            ///< repeat a norm for wgrad instead of saving its BF16 output
   AmaxGroup reduce_amax = AmaxGroup::own;  ///< ranks whose amax a per-tensor scale uses
   DType activations = DType::bf16;         ///< f32: the FP32 reference model of the tests

@@ -130,12 +130,16 @@ void Linear::wgrad(const Tensor& dweight, const QuantizedTensor& dy, const Quant
 
 GemmOperand Linear::quantized_again(const Tensor& value, const QuantFormat& fprop_format,
                                     const QuantFormat& format, const RandomStream& random) const {
+  const auto amax_of = [&](const QuantFormat& made) {
+    return made.granularity == Granularity::tensor ? arena_.push(Segment::workspace, DType::f32, 1, 1) : Tensor{};
+  };
   QuantizedTensor again;
   again.columnwise = push_gemm_operand(arena_, Segment::workspace, format, value.cols, value.rows);
   again.random = random;
+  again.amax_out = amax_of(format);
   const Scope scope(arena_);
   again.value = arena_.push(Segment::workspace, value.dtype, value.rows, value.cols);
-  QuantizedTensor seen{.value = value, .random = random};
+  QuantizedTensor seen{.value = value, .amax_out = amax_of(fprop_format), .random = random};
   seen.rowwise = push_gemm_operand(arena_, Segment::workspace, fprop_format, value.rows, value.cols);
   device_.quantize({seen});
   device_.dequantize({again.value, seen.rowwise});

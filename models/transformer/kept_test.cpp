@@ -1,0 +1,95 @@
+// Activations kept for the backward pass (KeptActivations): stacks that differ only in what they keep have the same bits,
+// whatever the recipe; kept inputs of norms and activation functions change the step as their format says.
+#include "models/transformer/step_compare.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+StepSetup kept_setup(const std::string& recipe, const std::string& stack = "precbench") {
+  StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 64, .recipe = find_recipe(recipe)};
+  setup.model.layers = 2;
+  setup.recipe.kept = kept_by(stack);
+  return setup;
+}
+
+void check_same(const Result& got, const Result& expected) {
+  CHECK(got.loss == expected.loss);
+  CHECK(first_difference(got.gradients, expected.gradients) == "");
+}
+
+constexpr const char* kLossless[] = {"transformer_engine", "torchao", "torchao_nvfp4"};
+
+}  // namespace
+
+TEST_CASE("kept: data quantized in forward has the bits of quantizing in backward in every recipe", "[kept]") {
+  for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed", "rowwise", "rowwise_gw_hp", "blockwise",
+                             "mxfp8", "mxfp4_bwd", "nvfp4_all", "quartet", "nf4_weights"}) {
+    const Result expected = random_step(kept_setup(recipe));
+    for (const char* stack : kLossless) {
+      INFO(recipe << " as " << stack);
+      check_same(random_step(kept_setup(recipe, stack)), expected);
+    }
+  }
+}
+
+TEST_CASE("kept: every form of block has the same bits whatever is kept", "[kept]") {
+  for (const char* model : {"tiny", "tiny-gpt2", "tiny-parallel", "tiny-gemma"}) {
+    StepSetup setup = kept_setup("tensorwise");
+    if (std::string(model) == "tiny-gpt2") setup.model.block.gated = false, setup.model.block.activation = Activation::gelu;
+    if (std::string(model) == "tiny-parallel") setup.model.block.residual = Residual::parallel_one_norm;
+    if (std::string(model) == "tiny-gemma") setup.model.block.norms = NormPlace::both, setup.model.qk_norm = true;
+    setup.accumulation = 2;
+    const Result expected = random_step(setup);
+    for (const char* stack : kLossless) {
+      INFO(model << " as " << stack);
+      setup.recipe.kept = kept_by(stack);
+      check_same(random_step(setup), expected);
+    }
+  }
+}
+
+TEST_CASE("kept: recomputation drops what is kept and has the same bits", "[kept]") {
+  for (const char* stack : kLossless) {
+    INFO(stack);
+    const StepSetup setup = kept_setup("tensorwise", stack);
+    check_recomputed(setup, random_step(setup));
+  }
+}
+
+TEST_CASE("kept: inputs of norms and SwiGLU in groups of 16 move the step by what e4m3 costs", "[kept]") {
+  const StepSetup setup = kept_setup("tensorwise", "coat");
+  const Result exact = random_step(kept_setup("tensorwise")), kept = random_step(setup);
+  CHECK(kept.loss != exact.loss);
+  check_close(kept, exact, 0.01, 0.25);
+  RecomputeKind only_norms[] = {{"norm", {.norm = true}}};
+  check_recomputed(setup, kept, only_norms);
+  StepSetup bf16 = kept_setup("bf16");
+  bf16.recipe.kept = setup.recipe.kept;
+  check_close(random_step(bf16), random_step(kept_setup("bf16")), 0.01, 0.25);
+}
+
+TEST_CASE("kept: wgrad from fprop's data has the bits of quantizing values where blocks span both directions", "[kept]") {
+  const auto from_fprop = [](const char* name, Granularity of_x, ScaleType scale, bool again) {
+    StepSetup setup = kept_setup(name);
+    for (QuantFormat* x : {&setup.recipe.fprop.a, &setup.recipe.wgrad.b}) x->granularity = of_x, x->scale = scale;
+    setup.recipe.wgrad.b.from_fprop = again;
+    return random_step(setup);
+  };
+  const auto distance_of = [&](const char* name, Granularity of_x, ScaleType scale) {
+    const Result values = from_fprop(name, of_x, scale, false), data = from_fprop(name, of_x, scale, true);
+    CHECK(data.loss == values.loss);
+    return farthest(data.gradients, values.gradients).distance;
+  };
+  CHECK(distance_of("tensorwise", Granularity::tensor, ScaleType::f32_pow2) == 0);
+  CHECK(distance_of("mxfp8", Granularity::block_32x32, ScaleType::ue8m0) == 0);
+  for (const auto& [name, of_x, scale] : {std::tuple("rowwise", Granularity::row, ScaleType::f32_pow2),
+                                          std::tuple("blockwise_pow2", Granularity::block_1x128, ScaleType::f32_pow2),
+                                          std::tuple("mxfp8", Granularity::block_1x32, ScaleType::ue8m0)}) {
+    INFO(name);
+    const double d = distance_of(name, of_x, scale);
+    CHECK(d > 0);
+    CHECK(d < 0.02);  // a second rounding by e4m3 of what mostly is already on its grid
+  }
+}
