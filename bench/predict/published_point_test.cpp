@@ -126,6 +126,11 @@ TEST_CASE("published_setting: translates a point and names what it assumes", "[p
   PublishedPoint other = point;
   other.precision = "fp6";
   CHECK(contains(refusal_of([&] { published_setting(other); }), "no recipe like fp6"));
+  PublishedPoint uneven = point;
+  uneven.dp.reset(), uneven.fsdp.reset();
+  uneven.hsdp = true, uneven.gpus = 32, uneven.nodes = 5;  // groups of six
+  CHECK(contains(refusal_of([&] { published_setting(uneven); }),
+                 "groups of 6 ranks that share states do not divide 32 data and context ranks"));
 }
 
 PublishedPoint with(const char* change) {

@@ -76,6 +76,11 @@ class Translator {
       s_.c.parallel = "ddp";
       layout.sharded_optimizer = layout.traced_ranks() > 1;
     }
+    if (const std::int64_t ranks = layout.traced_ranks();
+        s_.c.parallel == "hsdp" && ranks % s_.c.shard_group != 0)
+      throw InvalidInput(
+          fmt::format("groups of {} ranks that share states do not divide {} data and context ranks",
+                      s_.c.shard_group, ranks));
     if (layout.pipeline > 1 && s_.c.parallel != "ddp") keep_stage_weights();
     translate_experts();
   }

@@ -241,6 +241,35 @@ TEST_CASE("import_run: lines without steps are called lines", "[import]") {
   CHECK(contains(said, "its lines are counted"));
 }
 
+TEST_CASE("import_run: counts and rates that no run can have are as if the log did not say them",
+          "[import]") {
+  ImportValues given = recipe("bf16");
+  given.model = "llama3.1-8b", given.gpu = "h200";
+  for (const char* ranks : {"0", "-2", "9223372036854775807"}) {
+    const ImportedRun run = imported(
+        fmt::format(
+            "batch_size B=4 * seq_len T=2048 * num_processes={} and total_batch_size=8192\n"
+            "step    5/100 | loss 4.255000 (+nanz)| norm 2.0000 (+nanz)| lr 3.00e-04 | 160.25 ms | -100.0% bf16 MFU | 51000 "
+            "tok/s\n",
+            ranks),
+        given);
+    CHECK_FALSE(run.record);
+    CHECK(run.missing == std::vector<std::string>{"number of GPUs (--gpus)"});
+  }
+  const auto baseline = [&](const char* rate) {
+    return imported(fmt::format(
+        "{{\"model\":\"8b\",\"recipe\":\"bf16\",\"gpus\":4,\"batch\":1,\"seq\":4096,\"median_ms\":460.0,\"run_ms\":459.0,"
+        "\"tokens_per_s\":{},\"peak_gib\":47.0,\"torch\":\"2.11.0\",\"gpu\":\"NVIDIA H200\"}}\n",
+        rate));
+  };
+  CHECK(baseline("35695").record->metrics);
+  for (const char* rate : {"5e-324", "1e300"}) {
+    const ImportedRun run = baseline(rate);
+    CHECK(contains(joined(run.lines), "speed: the log has no time of the run"));
+    CHECK((!run.record || !run.record->metrics));
+  }
+}
+
 TEST_CASE("import_run: an impossible MFU gives no record", "[import]") {
   ImportValues given = recipe("bf16");
   given.model = "llama3.1-8b", given.gpu = "h200", given.gpus = 2, given.seq = 8192, given.global_batch = 64;

@@ -9,6 +9,30 @@
 #include "kernels/base/errors.h"
 
 namespace precbench {
+namespace {
+
+/// Counts and rates that a run can have; arithmetic with others overflows or divides by zero.
+constexpr std::int64_t kMostCounted = std::int64_t{1} << 40;
+constexpr double kSmallest = 1e-12, kLargest = 1e18;
+
+bool possible(double value) { return value >= kSmallest && value <= kLargest; }
+
+/// Forgets the numbers of a run that no run can have, as if the log did not say them: damaged lines are the usual cause.
+void forget_impossible(LogRun& run) {
+  for (auto* count : {&run.facts.parameters, &run.facts.seq, &run.facts.global_batch, &run.facts.local_batch,
+                      &run.facts.gpus, &run.facts.tokens_per_step})
+    if (*count && (**count < 1 || **count > kMostCounted)) count->reset();
+  for (LogSample& sample : run.samples)
+    for (OptionalNumber* rate : {&sample.step_s, &sample.tokens_per_s, &sample.tokens_per_s_per_gpu,
+                                 &sample.samples_per_s, &sample.tflops, &sample.mfu, &sample.global_batch})
+      if (*rate && !possible(**rate)) *rate = std::nullopt;
+  if (!run.whole) return;
+  if (!possible(run.whole->seconds)) run.whole->seconds = 0;  // unknown
+  for (OptionalNumber* total : {&run.whole->tokens, &run.whole->flops})
+    if (*total && **total > 0x1p83) *total = std::nullopt;
+}
+
+}  // namespace
 
 const char* name_of(MemoryKind kind) {
   switch (kind) {
@@ -86,6 +110,7 @@ void RunCollector::memory(MemoryKind kind, double bytes) {
 
 std::vector<LogRun> RunCollector::take() {
   std::erase_if(runs_, [](const LogRun& run) { return run.samples.empty() && !run.whole; });
+  for (LogRun& run : runs_) forget_impossible(run);
   return std::move(runs_);
 }
 
