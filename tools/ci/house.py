@@ -130,8 +130,8 @@ def main():
         if re.match(r"\.github/(CHANGELOG|changelog/.*)\.md$", path):
             faults += long_versions(path, content.decode())
     if megabytes > MEGABYTES:
-        faults.append(f"{megabytes:.1f} MB are tracked, and at most {MEGABYTES} may be: pack records (xz -9e), "
-                      "and make goldens of small shapes")
+        faults.append(f"{megabytes:.1f} MB are tracked, and at most {MEGABYTES} may be: pack records "
+                      "(tools/ci/pack_records.py), and make goldens of small shapes")
     if faults:
         sys.exit("\n".join(f"{sys.argv[0]}: {fault}" for fault in faults))
 
