@@ -1,6 +1,12 @@
 // Activations kept for the backward pass (KeptActivations): stacks that differ only in what they keep have the same bits,
 // whatever the recipe; kept inputs of norms and activation functions change the step as their format says.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/xz_testing.h"
+#include "kernels/numerics/formats.h"
 #include "models/transformer/step_compare.h"
+#include "models/transformer/step_golden.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -23,9 +29,10 @@ constexpr const char* kLossless[] = {"transformer_engine", "torchao", "torchao_n
 
 }  // namespace
 
-TEST_CASE("kept: data quantized in forward has the bits of quantizing in backward in every recipe", "[kept]") {
-  for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed", "rowwise", "rowwise_gw_hp", "blockwise",
-                             "mxfp8", "mxfp4_bwd", "nvfp4_all", "quartet", "nf4_weights"}) {
+TEST_CASE("kept: data quantized in forward has the bits of quantizing in backward in every recipe",
+          "[kept]") {
+  for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed", "rowwise", "rowwise_gw_hp",
+                             "blockwise", "mxfp8", "mxfp4_bwd", "nvfp4_all", "quartet", "nf4_weights"}) {
     const Result expected = random_step(kept_setup(recipe));
     for (const char* stack : kLossless) {
       INFO(recipe << " as " << stack);
@@ -35,15 +42,16 @@ TEST_CASE("kept: data quantized in forward has the bits of quantizing in backwar
 }
 
 TEST_CASE("kept: every form of block has the same bits whatever is kept", "[kept]") {
-  for (const char* model : {"tiny", "tiny-gpt2", "tiny-parallel", "tiny-gemma"}) {
+  for (const std::string form : {"ungated", "parallel", "norms on outputs"}) {
     StepSetup setup = kept_setup("tensorwise");
-    if (std::string(model) == "tiny-gpt2") setup.model.block.gated = false, setup.model.block.activation = Activation::gelu;
-    if (std::string(model) == "tiny-parallel") setup.model.block.residual = Residual::parallel_one_norm;
-    if (std::string(model) == "tiny-gemma") setup.model.block.norms = NormPlace::both, setup.model.qk_norm = true;
+    BlockForm& block = setup.model.block;
+    if (form == "ungated") block.gated = false, block.activation = Activation::gelu;
+    if (form == "parallel") block.residual = Residual::parallel_one_norm;
+    if (form == "norms on outputs") block.norms = NormPlace::both, setup.model.qk_norm = true;
     setup.accumulation = 2;
     const Result expected = random_step(setup);
     for (const char* stack : kLossless) {
-      INFO(model << " as " << stack);
+      INFO(form << " as " << stack);
       setup.recipe.kept = kept_by(stack);
       check_same(random_step(setup), expected);
     }
@@ -70,10 +78,12 @@ TEST_CASE("kept: inputs of norms and SwiGLU in groups of 16 move the step by wha
   check_close(random_step(bf16), random_step(kept_setup("bf16")), 0.01, 0.25);
 }
 
-TEST_CASE("kept: wgrad from fprop's data has the bits of quantizing values where blocks span both directions", "[kept]") {
+TEST_CASE("kept: wgrad from fprop's data has the bits of quantizing values where blocks span both directions",
+          "[kept]") {
   const auto from_fprop = [](const char* name, Granularity of_x, ScaleType scale, bool again) {
     StepSetup setup = kept_setup(name);
-    for (QuantFormat* x : {&setup.recipe.fprop.a, &setup.recipe.wgrad.b}) x->granularity = of_x, x->scale = scale;
+    for (QuantFormat* x : {&setup.recipe.fprop.a, &setup.recipe.wgrad.b})
+      x->granularity = of_x, x->scale = scale;
     setup.recipe.wgrad.b.from_fprop = again;
     return random_step(setup);
   };
@@ -84,12 +94,36 @@ TEST_CASE("kept: wgrad from fprop's data has the bits of quantizing values where
   };
   CHECK(distance_of("tensorwise", Granularity::tensor, ScaleType::f32_pow2) == 0);
   CHECK(distance_of("mxfp8", Granularity::block_32x32, ScaleType::ue8m0) == 0);
-  for (const auto& [name, of_x, scale] : {std::tuple("rowwise", Granularity::row, ScaleType::f32_pow2),
-                                          std::tuple("blockwise_pow2", Granularity::block_1x128, ScaleType::f32_pow2),
-                                          std::tuple("mxfp8", Granularity::block_1x32, ScaleType::ue8m0)}) {
+  for (const auto& [name, of_x, scale] :
+       {std::tuple("rowwise", Granularity::row, ScaleType::f32_pow2),
+        std::tuple("blockwise_pow2", Granularity::block_1x128, ScaleType::f32_pow2),
+        std::tuple("mxfp8", Granularity::block_1x32, ScaleType::ue8m0)}) {
     INFO(name);
     const double d = distance_of(name, of_x, scale);
     CHECK(d > 0);
     CHECK(d < 0.02);  // a second rounding by e4m3 of what mostly is already on its grid
+  }
+}
+
+TEST_CASE("kept: inputs in groups of 16 give the step of PyTorch autograd with the same quantization",
+          "[kept]") {
+  const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", "llama");
+  const nlohmann::json expected =
+      nlohmann::json::parse(unpacked_file(PRECBENCH_SOURCE_DIR "/models/transformer/golden/kept.json.xz"));
+  StepSetup setup{.model = golden.model, .B = golden.B, .T = golden.T, .recipe = find_recipe("bf16")};
+  setup.recipe.kept = kept_by("coat");
+  TestStep step(setup, make_cpu_device(1));
+  step.load(golden.weights());
+  CHECK(std::fabs(step.forward_backward(golden.tokens, golden.targets) / expected.at("loss").get<double>() -
+                  1) < 1e-3);
+  for (const auto& [name, values] : step.gradients()) {
+    INFO(name);
+    const std::string bits = expected.at("grad").at(name);
+    REQUIRE(bits.size() == 4 * values.size());
+    std::vector<float> reference(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      reference[i] = bf16_decode(static_cast<std::uint16_t>(std::stoul(bits.substr(4 * i, 4), nullptr, 16)));
+    // Most gradients would be further off without the quantization, or with another.
+    CHECK(distance(values, reference) < std::max(0.2 * expected.at("moved").at(name).get<double>(), 0.01));
   }
 }

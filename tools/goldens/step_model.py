@@ -89,6 +89,7 @@ class Plain:
     """PyTorch's own ops without rounding."""
 
     stored = staticmethod(lambda x: x)
+    kept = staticmethod(lambda x: x)  # inputs of norms and of SwiGLU
     gradient = staticmethod(lambda x: x)
     factor = staticmethod(lambda x: x)
     attention = staticmethod(plain_attention)
@@ -98,6 +99,7 @@ class Bf16:
     """Rounds what precbench's bf16 recipe stores between ops."""
 
     stored = RoundBoth.apply
+    kept = staticmethod(lambda x: x)
     gradient = RoundGradient.apply
     factor = staticmethod(lambda x: bf16(torch.tensor(x)).item())
     attention = staticmethod(lambda *args: RoundBoth.apply(Attention.apply(*args, bf16)))
@@ -107,6 +109,7 @@ class Unrounded:
     """Our attention without rounding, to show that its backward equals PyTorch's."""
 
     stored = staticmethod(lambda x: x)
+    kept = staticmethod(lambda x: x)
     gradient = staticmethod(lambda x: x)
     factor = staticmethod(lambda x: x)
     attention = staticmethod(lambda *args: Attention.apply(*args, lambda x: x))
@@ -174,7 +177,7 @@ def swiglu(config, w, h, layer, mode, linear):
     if not config.get("gated", True):
         return ungated(config, w, h, layer, mode, linear)
     at = f"model.layers.{layer}.{config.get('ffn_name', 'mlp')}."
-    gate, up = linear(h, at + "gate_proj.weight", at + "up_proj.weight")
+    gate, up = mode.kept(torch.cat(linear(h, at + "gate_proj.weight", at + "up_proj.weight"), -1)).chunk(2, -1)
     (branch,) = linear(mode.stored(config.get("activation", F.silu)(gate) * up), at + "down_proj.weight")
     return branch
 
@@ -220,7 +223,7 @@ def loss_of(config, w, tokens, mode):
     residual = config.get("residual", "sequential")
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
-        h = stored(x if norms_after else norm(x, at + "input_layernorm.weight"))
+        h = stored(x if norms_after else norm(mode.kept(x), at + "input_layernorm.weight"))
         if config.get("latent"):
             q, k, v = latent_heads(config, w, h, at + "self_attn.", mode, linear)
         else:
@@ -266,7 +269,7 @@ def loss_of(config, w, tokens, mode):
         glm4 = config.get("norm_names") == "glm4"
         x = stored(x + branch_output(branch, f"{at}post_{'self_attn' if glm4 else 'attention'}_layernorm.weight"))
         second = "pre_feedforward" if norms == "both" and not glm4 else "post_attention"
-        h = stored(x if norms_after else norm(x, f"{at}{second}_layernorm.weight"))
+        h = stored(x if norms_after else norm(mode.kept(x), f"{at}{second}_layernorm.weight"))
         branch = config.get("second_half", swiglu)(config, w, h, layer, mode, linear)
         x = stored(x + branch_output(branch, f"{at}post_{'mlp' if glm4 else 'feedforward'}_layernorm.weight"))
     h = stored(norm(x, "model.norm.weight"))
