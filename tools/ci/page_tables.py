@@ -273,12 +273,10 @@ def base_precision():
                   "`rowwise`, raw [95%]", "`rowwise_e5m2`, in BF16 [95%]"], rows)
 
 
-TEXTS = [("documentation", "h200/deployment-smollm2.jsonl.xz"), ("prose", "h200/causes-smollm2-prose.jsonl.xz")]
-
-
-def two_texts():
-    """One row per recipe that both studies have: loss gap by deployment and text."""
-    found = {text: served_gaps(forks_at(lines(name), 60), lambda one: one["study"]["trunk"])[1] for text, name in TEXTS}
+def two_texts(model, age):
+    """One row per recipe that studies of the model on both texts have: loss gap by deployment and text."""
+    found = {text: served_gaps(forks_at(lines(f"h200/{name}-{model}{end}.jsonl.xz"), age), lambda one: one["study"]["trunk"])[1]
+             for text, name, end in (("documentation", "deployment", ""), ("prose", "causes", "-prose"))}
     gaps = list(found.values())
     rows = []
     for recipe in sorted({recipe for recipe, _ in gaps[0]} & {recipe for recipe, _ in gaps[1]} - {"rowwise_e4m1"}):
@@ -290,31 +288,53 @@ def two_texts():
 def spread_between(studies, key):
     """Returns the number of differences between studies of one recipe, and the spread of a study as a share of the raw gap, as
     spread_between_studies of tools/law does. `studies`: rows of evidence.csv of one model; `key`: column of the gap."""
-    recipes, squares, differences = {}, 0, 0
+    recipes = {}
     for one in studies:
         if one[key]:
             recipes.setdefault(one["recipe"], []).append(one)
+    groups = []  # of gap and error
     for own in recipes.values():
         if len(own) > 1:
-            error = statistics.mean(float(one[f"{key}_error"]) ** 2 for one in own)
             raw = statistics.mean(float(one["gap"]) for one in own)
-            squares += (len(own) - 1) * (statistics.variance(float(one[key]) for one in own) - error) / raw**2
-            differences += len(own) - 1
-    return differences, math.sqrt(max(0, squares / differences)) if differences else None
+            groups.append([(float(one[key]) / raw, float(one[f"{key}_error"]) / raw) for one in own])
+    differences = sum(len(group) - 1 for group in groups)
+
+    def squares(variance):
+        total = 0
+        for group in groups:
+            weights = [1 / (error**2 + variance) for _, error in group]
+            mean = sum(w * gap for w, (gap, _) in zip(weights, group)) / sum(weights)
+            total += sum(w * (gap - mean) ** 2 for w, (gap, _) in zip(weights, group))
+        return total
+
+    if not differences:
+        return 0, None
+    low, high = 1e-300, sum((len(group) - 1) * statistics.variance(gap for gap, _ in group) for group in groups) / differences
+    if squares(low) <= differences:
+        return differences, 0.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if squares(middle) > differences else (low, middle)
+    return differences, math.sqrt(high)
+
+
+STUDIED_TEXTS = [("SmolLM2", "1.34515e+08", "smollm2"), ("Gemma 3 270M", "2.68098e+08", "gemma3")]
 
 
 def text_spread():
-    """One row per deployment: how much studies of SmolLM2 differ on one text, and on two."""
-    studies = [one for one in csv.DictReader(open(RESULTS / "law/evidence.csv")) if one["parameters"] == "1.34515e+08"]
-    prose, same = "h200/causes-smollm2-prose", "h200/deployment-smollm2"
+    """One row per model and deployment: how much studies differ on one text, and on two."""
+    evidence = list(csv.DictReader(open(RESULTS / "law/evidence.csv")))
     rows = []
-    for served, key in (("BF16", "in_bf16"), ("the recipe", "in_recipe"), ("raw gap", "gap")):
-        found = [spread_between([one for one in studies if one["records"] != prose], key),
-                 spread_between([one for one in studies if one["records"] in (prose, same)], key)]
-        rows.append([served, *(cell for differences, spread in found
-                               for cell in (f"{differences}", "-" if spread is None else f"{100 * spread:.1f}"))])
-    return table(["served in", "documentation: differences", "spread, % of the raw gap", "documentation and prose: differences",
-                  "spread, % of the raw gap"], rows)
+    for model, parameters, name in STUDIED_TEXTS:
+        studies = [one for one in evidence if one["parameters"] == parameters]
+        prose, same = f"h200/causes-{name}-prose", f"h200/deployment-{name}"
+        for served, key in (("BF16", "in_bf16"), ("the recipe", "in_recipe"), ("raw gap", "gap")):
+            found = [spread_between([one for one in studies if one["records"] != prose], key),
+                     spread_between([one for one in studies if one["records"] in (prose, same)], key)]
+            rows.append([model, served, *(cell for differences, spread in found
+                                          for cell in (f"{differences}", "-" if spread is None else f"{100 * spread:.1f}"))])
+    return table(["model", "served in", "documentation: differences", "spread, % of the raw gap",
+                  "documentation and prose: differences", "spread, % of the raw gap"], rows)
 
 
 def served_from_scratch():
@@ -367,6 +387,6 @@ TABLES = {"causes-bf16-steps": lambda: held_out_gaps("steps in BF16", BF16_STEPS
           "beside-pytorch": beside_pytorch, "beside-pytorch-h100": lambda: beside_pytorch("h100/beside-pytorch"),
           "beside-pytorch-families": lambda: beside_pytorch("h100/beside-pytorch-families"),
           "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"), "fsdp2": fsdp2, "sizes": sizes,
-          "causes-base": base_precision, "causes-texts": two_texts, "causes-scratch": served_from_scratch, "text-spread": text_spread,
+          "causes-base": base_precision, "causes-texts": lambda: two_texts("smollm2", 60), "causes-texts-gemma3": lambda: two_texts("gemma3", 40), "causes-scratch": served_from_scratch, "text-spread": text_spread,
           "fork-and-scratch": fork_and_scratch, "age-law": age_law,
           "kernel-ops": kernel_ops, "grouped-cublaslt": grouped_cublaslt}

@@ -343,14 +343,14 @@ def before_measurement_groups():
 def layouts_measured():
     """Every layout that a question to plan allows, measured on one H200 (tools/rates/measure_layouts.py): its first proposal beside the fastest."""
     rows = []
-    for name in ("layouts-llama3.2-1b",):
+    for name in ("layouts-llama3.2-1b", "layouts-qwen3-1.7b", "layouts-llama3.1-8b"):
         found = sorted((one["timing"]["median_ms"], one["predicted"]["step_ms"], one["case"]) for one in lines(f"h200/{name}.jsonl.xz")
                        if one["status"] == "ok")
         first, case = min(found, key=lambda one: one[1]), found[0][2]
         fit = [abs(predicted / ms - 1) for ms, predicted, _ in found]
-        rows.append([f"{case['model']}, {case['layers']} layers", str(len(found)), f"{found[-1][0] / found[0][0]:.2f}x", f"{first[0]:.1f}",
+        rows.append([f"{case['model']}, {case['layers']} layers", f"8 x {case['seq']:,}", str(len(found)), f"{found[-1][0] / found[0][0]:.2f}x", f"{first[0]:.1f}",
                      f"{found[0][0]:.1f}", f"{100 * (first[0] / found[0][0] - 1):.1f}%", error(statistics.median(fit), False), error(max(fit), False)])
-    return table(["model", "layouts", "slowest over fastest", "first proposal (ms)", "fastest (ms)", "lost", "median error of the predictions", "worst"], rows)
+    return table(["model", "global batch", "layouts", "slowest over fastest", "first proposal (ms)", "fastest (ms)", "lost", "median error of the predictions", "worst"], rows)
 
 
 def advised_speeds():

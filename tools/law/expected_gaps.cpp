@@ -47,19 +47,25 @@ double half_width(const ErrorPart& a, const ErrorPart& b) {
   return forecast_half_width(std::sqrt(variance), std::max(1, static_cast<int>(std::lround(freedom))));
 }
 
-/// Returns the mean over the studies with its interval. `spread`: between studies.
+/// Returns the mean over the studies, weighted by their errors and the spread between studies, with its interval.
 MeanWithInterval pooled(const std::vector<const GapEvidence*>& studies, Serving serving,
                         const StudySpread& spread) {
-  const auto count = static_cast<double>(studies.size());
-  double mean = 0, squares = 0, raw = 0;
+  double raw = 0;
+  for (const GapEvidence* one : studies) raw += one->gap / static_cast<double>(studies.size());
+  const double between = spread.share * std::fabs(raw);
+  constexpr double kExact = 1e-24;  // of studies without an error
+  double sum = 0, mean = 0, squares = 0, errors = 0;
   int freedom = 0;
   for (const GapEvidence* one : studies) {
     const MeasuredGap gap = *served_gap(*one, serving);
-    mean += gap.mean / count, squares += gap.error * gap.error, raw += one->gap / count;
+    const double weight = 1 / (gap.error * gap.error + between * between + kExact);
+    sum += weight, mean += weight * gap.mean;
+    squares += weight * weight, errors += weight * weight * gap.error * gap.error;
     freedom += one->runs - 1;
   }
-  const ErrorPart runs{std::sqrt(squares) / count, std::max(1, freedom)},
-      texts{spread.share * std::fabs(raw) * std::sqrt(1 + 1 / count), std::max(1, spread.freedom)};
+  mean /= sum;
+  const ErrorPart runs{std::sqrt(errors) / sum, std::max(1, freedom)},
+      texts{between * std::sqrt(1 + squares / (sum * sum)), std::max(1, spread.freedom)};
   const double half = half_width(runs, texts);
   return {mean, mean - half, mean + half};
 }

@@ -155,6 +155,24 @@ TEST_CASE("spread_between_studies: pools differences over models and recipes, wi
       spread_between_studies({at(1e9, "mxfp8", 0.004, 0.002), at(1e9, "mxfp8", 0.006, 0.002)}, Serving::bf16)
           .share == 0);
   CHECK(spread_between_studies(pair, Serving::recipe).freedom == 0);  // was not measured
+  // Studies that are too noisy to say anything do not hide the spread of others.
+  std::vector<GapEvidence> noisy = pair;
+  noisy.push_back(at(2e8, "mxfp8", 0.003, 0.02)), noisy.push_back(at(2e8, "mxfp8", 0.004, 0.02));
+  CHECK(spread_between_studies(noisy, Serving::bf16).share >= 0.09);
+}
+
+TEST_CASE("ExpectedGaps: a noisy study moves the mean of exact ones little", "[advise]") {
+  GapEvidence exact = study(1e9, 1000), other = exact, noisy = exact;
+  other.gap = exact.gap * 1.02, noisy.gap = 1.5 * exact.gap;
+  exact.gap_error = other.gap_error = 0.01 * exact.gap, noisy.gap_error = exact.gap;
+  exact.records = "a", other.records = "b", noisy.records = "c";
+  const PlannedRun run{1e9, 1e12, Serving::raw, TrainingStart::continued};
+  const auto with = [&](std::vector<GapEvidence> studies) {
+    return ExpectedGaps(committed_law(), {}, std::move(studies)).at("mxfp8", run, 1e12)->gap;
+  };
+  const MeanWithInterval two = with({exact, other}), three = with({exact, other, noisy});
+  CHECK(three.mean == Approx(two.mean).epsilon(0.05));
+  CHECK(three.high < 2 * two.high);
 }
 
 TEST_CASE("ExpectedGaps: another model, age or deployment is that of the law", "[advise]") {
