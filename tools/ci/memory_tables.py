@@ -58,6 +58,16 @@ def beside_published():
                   "floor met", "least memory: BF16", "low precision", "change"], rows)
 
 
+def front_page():
+    """Returns the changes alone, of one case for each stack and recipe, without the spaces that count as words."""
+    rows = []
+    for case in cases():
+        if "short" in case:
+            bf16, low, _, _ = predicted(case)
+            rows.append([case["short"], change(case["published"], case["bf16"]), change(low, bf16)])
+    return table(["over BF16", "published", "predicted"], rows).replace(" | ", "|").replace("| ", "|").replace(" |", "|")
+
+
 class Block:
     """Bytes per token that a Llama block keeps, by what they are."""
 
@@ -190,5 +200,5 @@ def largest(gpu, recipe, kept):
     return [name for name, case in zip(models, found) if case["fits"] == "yes"][-1:][0] if any(c["fits"] == "yes" for c in found) else "none"
 
 
-TABLES = {"memory-published": beside_published, "memory-blocks": per_block, "memory-selective": selective, "memory-coat": coat,
+TABLES = {"memory-front": front_page, "memory-published": beside_published, "memory-blocks": per_block, "memory-selective": selective, "memory-coat": coat,
           "memory-fits": fits}
