@@ -103,7 +103,7 @@ void print_reasons(const std::vector<PointPrediction>& predictions) {
       ++reasons[p.reason];
       ++without;
     }
-  fmt::print("{} points, {} predicted\n", predictions.size(),
+  fmt::print("{}, {} predicted\n", plural(predictions.size(), "point"),
              predictions.size() - static_cast<std::size_t>(without));
   print_counts(reasons);
 }
@@ -272,11 +272,14 @@ int predict_points_of(const PredictCommand& command) {
   const std::vector<Judgement> judgements = judge(points, predictions);
   print_reasons(predictions);
   fmt::print("\n");
-  print_groups(group_results(judgements));
-  const double covered = coverage(judgements);
-  fmt::print("{:.0f}% of the judged values are inside their 80% intervals{}\n\n", 100 * covered,
-             covered < kLeastCoverage || covered > kMostCoverage ? ": missed" : "");
-  print_worst(judgements);
+  if (const auto covered = coverage(judgements)) {
+    print_groups(group_results(judgements));
+    fmt::print("{:.0f}% of the judged values are inside their 80% intervals{}\n\n", 100 * *covered,
+               *covered < kLeastCoverage || *covered > kMostCoverage ? ": missed" : "");
+    print_worst(judgements);
+  } else {
+    fmt::print("no published value is judged\n");
+  }
   std::vector<nlohmann::ordered_json> lines;
   for (std::size_t i = 0; i < points.size(); ++i)
     lines.push_back(prediction_json(points[i], predictions[i], judgements));

@@ -186,6 +186,10 @@ TEST_CASE("predict: text of published points is printable", "[published]") {
   CHECK(answer.status == 0);
   CHECK(contains(answer.text, "4 points, 1 predicted\n"));
   CHECK_FALSE(acts_on_terminal(answer.text));
+  points["points"] = {point};  // of which nothing is predicted
+  const Answer none = testing::precbench_says("predict --published " + folder.write("none.json", points.dump()));
+  CHECK(contains(none.text, "1 point, 0 predicted\n"));
+  CHECK(contains(none.text, "no published value is judged\n"));
 }
 
 TEST_CASE("predict: numbers that cannot be are refused with their range", "[published]") {

@@ -269,10 +269,11 @@ nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointP
   return json;
 }
 
-double coverage(const std::vector<Judgement>& judgements) {
+std::optional<double> coverage(const std::vector<Judgement>& judgements) {
+  if (judgements.empty()) return std::nullopt;
   const auto covered =
       std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.covered(); });
-  return judgements.empty() ? 0 : static_cast<double>(covered) / static_cast<double>(judgements.size());
+  return static_cast<double>(covered) / static_cast<double>(judgements.size());
 }
 
 nlohmann::ordered_json groups_json(const std::vector<Judgement>& judgements) {
@@ -288,7 +289,8 @@ nlohmann::ordered_json groups_json(const std::vector<Judgement>& judgements) {
                               {"covered", r.covered},
                               {"intervals", r.interval_verdict()},
                               {"half_width", rounded(r.half_width, 2)}});
-  json["coverage"] = rounded(coverage(judgements), 2);
+  const auto covered = coverage(judgements);
+  json["coverage"] = covered ? nlohmann::ordered_json(rounded(*covered, 2)) : nlohmann::ordered_json();
   return json;
 }
 

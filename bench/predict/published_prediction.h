@@ -97,8 +97,8 @@ std::vector<PointPrediction> predict_points(const std::vector<PublishedPoint>& p
 std::vector<Judgement> judge(const std::vector<PublishedPoint>& points,
                              const std::vector<PointPrediction>& predictions);
 std::vector<GroupResult> group_results(const std::vector<Judgement>& judgements);
-/// Returns the share of all judgements inside their 80% intervals; 0 without any.
-double coverage(const std::vector<Judgement>& judgements);
+/// Returns the share of all judgements inside their 80% intervals; null without any.
+std::optional<double> coverage(const std::vector<Judgement>& judgements);
 
 /// Returns a line of results/predicted/published.jsonl: published and predicted values of one point.
 nlohmann::ordered_json prediction_json(const PublishedPoint& point, const PointPrediction& prediction,

@@ -41,7 +41,8 @@ TEST_CASE("group_results: medians and coverage and floors by group", "[published
   CHECK(std::string(hopper.interval_verdict()) == "too narrow");
   CHECK(std::string(result_of(results, ErrorGroup::scaling).interval_verdict()) == "too wide");
   CHECK_FALSE(result_of(results, ErrorGroup::scaling).met());
-  CHECK(coverage(judgements) == Approx(3.0 / 5));
+  CHECK(coverage(judgements).value() == Approx(3.0 / 5));
+  CHECK_FALSE(coverage({}));
   CHECK(result_of(results, ErrorGroup::ada_native).points == 0);
   CHECK(result_of(results, ErrorGroup::ada_native).met());
   CHECK(hopper.half_width == Approx((1.05 - 1 / 1.05) / 2));
