@@ -36,7 +36,8 @@ using Json = nlohmann::ordered_json;
 /// Fields that a user may fix; those of kSearchedFields are searched otherwise.
 constexpr const char* kFixed[] = {"model",     "layers",    "recipe",        "seq",         "gpus",
                                   "master",    "moments",   "second_moment", "weights",     "grads",
-                                  "optimizer", "keep_bf16", "routing",       "reduce_amax", "overlap"};
+                                  "optimizer", "keep_bf16", "routing",       "reduce_amax", "overlap",
+                                  "kept"};
 /// Recipes that are planned by default, where the machine multiplies their formats.
 constexpr const char* kRecipes[] = {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"};
 

@@ -41,8 +41,28 @@ TEST_CASE("plan: proposals are confirmed by a dry run with their flags", "[plan]
   }
 }
 
+TEST_CASE("plan: memory is that of the activations that --kept keeps", "[plan][kept]") {
+  std::int64_t bytes[2];
+  for (const bool all : {false, true}) {
+    const auto answer =
+        precbench_says(std::string(kSmall) +
+                       " --recipe tensorwise --tensor 1 --pipeline 1 --context 1 --batch 1 --parallel ddp" +
+                       " --recompute none --json --kept " + (all ? "torchao" : "precbench"));
+    REQUIRE(answer.status == 0);
+    const auto best = nlohmann::json::parse(answer.text)["recipes"].back()["proposals"][0];
+    CHECK(contains(best["flags"], "--kept torchao") == all);
+    const auto dry = precbench_says("sweep --dry-run --json --on h100 " + best["flags"].get<std::string>() +
+                                    " 2>/dev/null");
+    bytes[all] = best["memory_bytes"];
+    CHECK(nlohmann::json::parse(dry.text)["cases"][0]["memory_bytes"] == bytes[all]);
+  }
+  // Of four blocks and a sequence: both norms in BF16 in place of FP8, and SwiGLU's output, less the scales of tensors.
+  CHECK(bytes[1] - bytes[0] == Approx(4 * 2048 * (2 * 2048 + 2 * 8192)).epsilon(1e-4));
+}
+
 TEST_CASE("plan: --stack adds the stack's speed and changes no proposal", "[plan][stack]") {
-  const std::string command = std::string(kSmall) + " --recipe bf16,tensorwise --tensor 1 --pipeline 1 --context 1 --json";
+  const std::string command =
+      std::string(kSmall) + " --recipe bf16,tensorwise --tensor 1 --pipeline 1 --context 1 --json";
   const auto ours = precbench_says(command), theirs = precbench_says(command + " --stack pytorch");
   REQUIRE(theirs.status == 0);
   auto plan = nlohmann::json::parse(theirs.text);
