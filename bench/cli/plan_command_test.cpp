@@ -56,7 +56,7 @@ TEST_CASE("plan: memory is that of the activations that --kept keeps", "[plan][k
     bytes[all] = best["memory_bytes"];
     CHECK(nlohmann::json::parse(dry.text)["cases"][0]["memory_bytes"] == bytes[all]);
   }
-  // Of four blocks and a sequence: both norms in BF16 in place of FP8, and SwiGLU's output, less the scales of tensors.
+  // Four blocks and a sequence: both norms in BF16 in place of FP8, and SwiGLU's output, less the scales of tensors.
   CHECK(bytes[1] - bytes[0] == Approx(4 * 2048 * (2 * 2048 + 2 * 8192)).epsilon(1e-4));
 }
 
