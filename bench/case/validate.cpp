@@ -71,8 +71,11 @@ ParallelDims dims_of(const Case& c, DataParallel parallel) {
 std::vector<FrozenFormats> frozen_formats_of(const Plan& plan) {
   if (!plan.later.empty()) return {};
   std::vector<FrozenFormats> formats(static_cast<std::size_t>(plan.model.layers));
+  BlockSpec blocks[2];  // without and with experts, of which many take long to list
+  for (const std::int64_t layer : plan.model.layer_of_each_kind())
+    blocks[plan.model.has_experts(layer)] = block_of(plan.model, layer);
   for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
-    for (const LinearSpec& linear : block_of(plan.model, layer).linears)
+    for (const LinearSpec& linear : blocks[plan.model.has_experts(layer)].linears)
       if (linear.role != LinearRole::router)
         formats[layer].set(linear.role, plan.recipe_of(plan, layer, recipe_role(linear.role)));
   return formats;

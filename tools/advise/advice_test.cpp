@@ -239,6 +239,11 @@ TEST_CASE("advice_text: risks are an open answer, a long run and unknown speeds,
   const std::string safe = advice_text(advice_of(speeds(), expected_of(0.0005), 1e12), {}, wide);
   INFO(safe);
   CHECK_FALSE(contains(safe, "Risk"));
+  SpeedTable borrowed = speeds();
+  borrowed.gpu.name = "mi300x", borrowed.rates_borrowed_from = "NVIDIA H200";
+  CHECK(
+      contains(advice_text(advice_of(borrowed, expected_of(0.0005), 1e12), {}, wide),
+               "Risk: Nothing was measured on mi300x: speeds are those of NVIDIA H200, scaled by peaks.\n"));
 }
 
 TEST_CASE("advice_text: names the recipe with the highest mean if another is chosen by its low end",

@@ -415,6 +415,9 @@ std::vector<std::string> risks(const Advice& advice) {
   if (const auto cost = advice.pick ? advice.cost(advice.rows[*advice.pick].speed) : std::nullopt;
       cost && cost->days > kTooManyDays)
     texts.emplace_back("The run takes more than a year.");
+  if (advice.speeds.rates_borrowed_from)
+    texts.push_back(fmt::format("Nothing was measured on {}: speeds are those of {}, scaled by peaks.",
+                                advice.speeds.gpu.name, *advice.speeds.rates_borrowed_from));
   if (advice.best && advice.speeds.part == TrainedPart::full) {
     const AdviceRow& row = advice.rows[*advice.best];
     const ExpectedGap& expected = *row.expected;

@@ -103,7 +103,14 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
   if (advice.pick && speeds.part == TrainedPart::full && host.best_settings) {
     AdviseOptions there = options;
     there.gpu = other_gpu(speeds.gpu);
-    const SpeedTable on_other = speed_table(there, host, sources, candidates);
+    AdviseHost elsewhere = host;
+    // What would fit there is not asked, and takes long for a large model.
+    elsewhere.nearest_change = {};
+    elsewhere.best_settings = [&](AdviseHost::SettingQuestion question) {
+      question.wants_least = false;
+      return host.best_settings(question);
+    };
+    const SpeedTable on_other = speed_table(there, elsewhere, sources, candidates);
     if (on_other.part == TrainedPart::full)
       add_answer(advice, fmt::format("on {}", there.gpu), recommended(advice_in(on_other, options.stack)));
   }

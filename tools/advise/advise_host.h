@@ -73,6 +73,7 @@ struct AdviseHost {
     std::string gpu;
     std::int64_t bytes = 0;      ///< that a case may need
     bool runnable_only = false;  ///< no layouts that precbench only predicts
+    bool wants_least = true;     ///< false: the bytes of a recipe of which nothing fits need not be the least
   };
   /// Returns the best setting of each recipe, in their order, at equal tokens per optimizer step. Empty if no rates
   /// of such GPUs are known. May be empty.
@@ -91,6 +92,9 @@ struct AdviseHost {
   std::function<std::optional<std::vector<std::string>>(const GpuModel&)> native_recipes = {};
   /// Returns the bytes that a case may need on such a GPU; null if its memory is unknown. May be empty.
   std::function<std::optional<std::int64_t>(const GpuModel&)> case_bytes = {};
+  /// Returns the other GPU model whose rates of ops its predictions take, without a ratio between both that was measured;
+  /// null if there is none. May be empty.
+  std::function<std::optional<std::string>(const GpuModel&)> rates_borrowed_from = {};
   /// GPUs whose data sheet is known.
   std::vector<GpuModel> known_gpus;
   std::optional<GpuModel> gpu_here;  ///< null without a GPU

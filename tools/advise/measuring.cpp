@@ -82,7 +82,7 @@ Json smaller_setting(const Advice& advice, const AdviseHost& host, AdviseHost::W
     try {
       std::vector<Json> settings;
       for (const RecipeSetting& one :
-           host.best_settings({words, {"bf16", recipe}, advice.speeds.gpu.name, limit, true}))
+           host.best_settings({words, {"bf16", recipe}, advice.speeds.gpu.name, limit, true, false}))
         settings.push_back(one.fields);
       std::reverse(settings.begin(), settings.end());
       if (const Json found = common_setting(host, settings, recipe, limit); !found.is_null()) return found;

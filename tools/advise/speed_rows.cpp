@@ -463,10 +463,11 @@ class TableBuilder {
       table_.notes.push_back(
           "Layouts with tensor or pipeline ranks are predicted for programs that have them; precbench does not run them. "
           "Each recipe has the fastest of a few layouts, so part of a speed-up may come from the layout. precbench plan searches more.");
+    if (host_.rates_borrowed_from) table_.rates_borrowed_from = host_.rates_borrowed_from(table_.gpu);
     table_.notes.push_back(fmt::format(
-        "Predicted by the cost model for {} from its peaks, its network and measured rates of ops, "
+        "Predicted by the cost model for {} from its peaks, its network and measured rates of ops{}, "
         "as with sweep --dry-run --on. Intervals hold in 80% of cases.",
-        table_.gpu.name));
+        table_.gpu.name, table_.rates_borrowed_from ? " on " + *table_.rates_borrowed_from : ""));
   }
 
   std::optional<std::string> nearest_that_fits() const {

@@ -39,8 +39,8 @@ struct SpeedRow {
   bool fits = true;                          ///< also if the GPU's memory is unknown
   bool runs = true;                          ///< precbench runs the setting; false: it only predicts it
   nlohmann::ordered_json fields{};  ///< the whole case, in the recipe's own setting; null if there is none
-  std::string no_speed{};                    ///< why tokens_per_s is unknown
-  std::string stack{};                       ///< whose speed it is; empty: ours
+  std::string no_speed{};           ///< why tokens_per_s is unknown
+  std::string stack{};              ///< whose speed it is; empty: ours
   std::optional<double> own_tokens_per_s{};  ///< ours, beside a stack's; so is the next
   std::optional<MeanWithInterval> own_speedup{};
 
@@ -65,7 +65,8 @@ struct SpeedTable {
   std::optional<double> least_bytes;     ///< that training all weights needs at least, if nothing fits
   std::optional<std::string> would_fit;  ///< the nearest change with which BF16 fits, if nothing does
   std::int64_t limit_bytes = 0;          ///< that a case may need; 0: unknown
-  std::string stack;                     ///< whose speeds the rows have (in_stack()); empty: ours
+  std::optional<std::string> rates_borrowed_from;  ///< GPU model, where the rows are predicted so
+  std::string stack;                               ///< whose speeds the rows have (in_stack()); empty: ours
 };
 
 /// Builds the table. `candidates`: recipes to compare if the user names none. Sources come in order of preference.

@@ -52,10 +52,11 @@ struct Distribution {
 /// Returns the quantiles of exp(a) b, with a and b independent: from equally probable values of both.
 GapForecast product(const Distribution& a, const Distribution& b, double tail) {
   constexpr int kValues = 100;
-  std::vector<double> values;
+  std::vector<double> factors, values;
+  for (int j = 0; j < kValues; ++j) factors.push_back(b.quantile((j + 0.5) / kValues));
   for (int i = 0; i < kValues; ++i) {
     const double raw = std::exp(a.quantile((i + 0.5) / kValues));
-    for (int j = 0; j < kValues; ++j) values.push_back(b.quantile((j + 0.5) / kValues) * raw);
+    for (const double factor : factors) values.push_back(factor * raw);
   }
   std::sort(values.begin(), values.end());
   return {quantile(values, 0.5), quantile(values, tail), quantile(values, 1 - tail)};

@@ -130,6 +130,13 @@ AdviseHost advise_host() {
   host.stack_speed = stack_speed;
   host.native_recipes = native_recipes;
   host.case_bytes = case_bytes;
+  host.rates_borrowed_from = [](const GpuModel& gpu) -> std::optional<std::string> {
+    const Machine* machine = find_machine_of_gpu(gpu.name);
+    if (!machine) return std::nullopt;
+    const CostModel model(*machine);
+    if (!model.borrowed() || model.ratios()) return std::nullopt;
+    return gpu_name_of(find_machine(model.rates().machine));
+  };
   for (const std::string& name : datasheet_names()) {
     const DatasheetRates rates = datasheet_rates(name).value();
     host.known_gpus.push_back(

@@ -204,6 +204,20 @@ class SettingSearch {
     return cases;
   }
 
+  /// Returns true if even a step that recomputes all takes far too much memory, both in one micro-batch, which accumulates no
+  /// gradients, and in the smallest ones: then so do all others.
+  bool never_fits(Case c) {
+    if (!is_given("recompute")) c.recompute = kRecompute.back();
+    const std::vector<Case> all = batches(c);
+    return is_far_too_large(all.back()) && is_far_too_large(all.front());
+  }
+
+  bool is_far_too_large(const Case& c) {
+    constexpr double kFar = 1.1;  // other settings differ by less
+    last_bytes_ = 0;
+    return !attempt(c) && static_cast<double>(last_bytes_) > kFar * static_cast<double>(question_.bytes);
+  }
+
   /// Tries each recomputation with the largest batch that fits, until one fits with the largest of all.
   void search(const Case& c) {
     for (const char* recompute : kRecompute) {
@@ -212,7 +226,12 @@ class SettingSearch {
       const std::vector<Case> all = batches(again);
       for (const Case& one : all) {
         std::optional<TriedSetting> tried = attempt(one);
-        if (!tried) continue;
+        if (!tried) {
+          if (!question_.wants_least && recompute == kRecompute.front() && &one == &all.front() &&
+              never_fits(c))
+            return;
+          continue;
+        }
         if (!found_ || tried->tokens_per_s() > found_->tokens_per_s()) found_ = std::move(tried);
         if (&one == &all.front()) return;
         break;
@@ -259,7 +278,10 @@ class SettingSearch {
     if (tried.step && (!found_ || tried.tokens_per_s() > found_->tokens_per_s())) found_ = std::move(tried);
   }
 
-  void note_too_large(std::int64_t bytes) { least_ = least_ > 0 ? std::min(least_, bytes) : bytes; }
+  void note_too_large(std::int64_t bytes) {
+    least_ = least_ > 0 ? std::min(least_, bytes) : bytes;
+    last_bytes_ = bytes;
+  }
 
   std::optional<TriedSetting> refuse(const std::string& why) {
     if (reason_.empty()) reason_ = why;
@@ -269,8 +291,9 @@ class SettingSearch {
   const AdviseHost::SettingQuestion& question_;
   const CostModel& model_;
   std::optional<TriedSetting> found_;
-  std::int64_t least_ = 0;  // bytes of the smallest setting that was too large
-  std::string reason_;      // why the first setting cannot run
+  std::int64_t least_ = 0;       // bytes of the smallest setting that was too large
+  std::int64_t last_bytes_ = 0;  // of the last setting that was too large
+  std::string reason_;           // why the first setting cannot run
 };
 
 /// GPUs up to which data parallelism suffices and layouts are not searched.

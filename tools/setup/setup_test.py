@@ -130,5 +130,21 @@ class Downloads(unittest.TestCase):
             self.assertRegex(line, r"uses: [a-z]+/[a-z-]+@[0-9a-f]{40}  # v[0-9.]+$")
 
 
+class Systems(unittest.TestCase):
+    def test_ci_runs_both_commands_on_every_system_that_the_readme_names(self):
+        listed = re.search(r"Debian ([0-9, ]+), Ubuntu ([0-9., ]+) \(", (ROOT / "README.md").read_text()).groups()
+        systems = [f"{name}:{version}" for name, versions in zip(("debian", "ubuntu"), listed) for version in versions.split(", ")]
+        job = re.search(r"^  readme:\n(.*?)^  \w+:\n", (ROOT / ".github/workflows/ci.yml").read_text(), re.S | re.M).group(1)
+        self.assertEqual(re.findall(r'"([a-z]+:[0-9.]+)"', job), systems)
+        self.assertIn("run: tools/ci/in_debian.sh here", job)
+        script = (ROOT / "tools/ci/in_debian.sh").read_text()
+        self.assertIn("commands='tools/quickstart.sh && tools/test.sh'", script)
+
+    def test_the_script_of_a_minimal_system_refuses_what_is_no_suite(self):
+        for arguments in [], ["../etc"]:
+            done = subprocess.run([ROOT / "tools/ci/in_debian.sh", *arguments], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()
