@@ -104,7 +104,7 @@ int advise(const AdviseOptions& options, const AdviseHost& host) {
     AdviseOptions there = options;
     there.gpu = other_gpu(speeds.gpu);
     AdviseHost elsewhere = host;
-    // What would fit there is not asked, and takes long for a large model.
+    // Nobody asks what would fit there, which takes long to find for a large model.
     elsewhere.nearest_change = {};
     elsewhere.best_settings = [&](AdviseHost::SettingQuestion question) {
       question.wants_least = false;
