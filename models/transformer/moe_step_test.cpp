@@ -272,6 +272,9 @@ TEST_CASE("experts_unsupported_reason: unsupported recipes are refused by name",
   CHECK(experts_unsupported_reason(find_recipe("nvfp4")) == "experts: nvfp4 is not grouped yet: FP4");
   CHECK(experts_unsupported_reason(find_recipe("mxfp8_w2d")) ==
         "experts: mxfp8_w2d is not grouped yet: scales of 32x32 blocks");
+  Recipe again = find_recipe("mxfp8");
+  again.wgrad.b.from_fprop = true;
+  CHECK(experts_unsupported_reason(again) == "experts: mxfp8 is not grouped yet: wgrad from the data of fprop");
   for (const char* name :
        {"bf16", "tensorwise", "tensorwise_delayed", "rowwise", "blockwise", "blockwise_pow2", "mxfp8"})
     CHECK(!experts_unsupported_reason(find_recipe(name)));

@@ -25,6 +25,7 @@ std::optional<std::string> experts_unsupported_reason(const Recipe& recipe) {
       if (!f.quantized()) continue;
       if (f.dtype == DType::e2m1) return refuse("FP4");
       if (always_emulated(f)) return refuse("formats that no processor multiplies");
+      if (f.from_fprop) return refuse("wgrad from the data of fprop");
       if (f.granularity == Granularity::block_32x32) return refuse("scales of 32x32 blocks");
       if (f.element_rounding == ElementRounding::stochastic || f.transform) return refuse("random numbers");
     }
