@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
@@ -15,12 +14,14 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "bench/machine/verification.h"
 #include "bench/predict/predict.h"
 #include "bench/sweep/progress.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
+#include "results/record/record_fields.h"
 #include "results/text/lines.h"
 #include "results/text/table.h"
 
@@ -29,22 +30,25 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Names and bytes of segments, in the order of records.
+using Segments = std::vector<std::pair<std::string, std::int64_t>>;
+
+Segments segments_of(const MemorySegments& memory) {
+  Segments segments;
+  each_field(memory, [&](const std::string& name, std::int64_t bytes) {
+    if (name != "total" && name != "peak") segments.emplace_back(name, bytes);
+  });
+  return segments;
+}
+
 /// Returns the three largest segments in GiB: "weights 14.9, moments 29.9, activations 11.2".
 std::string largest_segments(const MemorySegments& memory) {
-  std::array<std::pair<std::int64_t, Segment>, kSegments> segments = {
-      {{memory.weights, Segment::weights},
-       {memory.quantized_weights, Segment::quantized_weights},
-       {memory.master, Segment::master},
-       {memory.gradients, Segment::gradients},
-       {memory.moments, Segment::moments},
-       {memory.activations, Segment::activations},
-       {memory.workspace, Segment::workspace},
-       {memory.communication, Segment::communication},
-       {memory.other, Segment::other}}};
-  std::stable_sort(segments.begin(), segments.end(), [](auto& a, auto& b) { return a.first > b.first; });
+  Segments segments = segments_of(memory);
+  std::stable_sort(segments.begin(), segments.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   std::string text;
-  for (std::size_t i = 0; i < 3 && segments[i].first > 0; ++i)
-    text += fmt::format("{}{} {}", i ? ", " : "", name_of(segments[i].second), gib(segments[i].first));
+  for (std::size_t i = 0; i < 3 && segments[i].second > 0; ++i)
+    text += fmt::format("{}{} {}", i ? ", " : "", segments[i].first, gib(segments[i].second));
   std::replace(text.begin(), text.end(), '_', ' ');
   return text;
 }
@@ -220,14 +224,6 @@ Table table_of(const std::vector<Plan>& grid, const std::vector<Row>& cases, con
   return table;
 }
 
-Json segments_json(const MemorySegments& memory) {
-  return {{"weights", memory.weights},     {"quantized_weights", memory.quantized_weights},
-          {"master", memory.master},       {"gradients", memory.gradients},
-          {"moments", memory.moments},     {"activations", memory.activations},
-          {"workspace", memory.workspace}, {"communication", memory.communication},
-          {"other", memory.other}};
-}
-
 bool any_runs(const std::vector<Row>& cases) {
   return std::any_of(cases.begin(), cases.end(), [](const Row& one) { return one.failure.empty(); });
 }
@@ -278,7 +274,7 @@ bool print_dry_run_json(const std::vector<Plan>& grid, const std::optional<Memor
       one["flops_per_token"] = p.flops_per_token;
       one["flops_per_step"] = p.flops_per_step;
       one["seconds_per_step_at_least"] = p.seconds_per_step ? Json(*p.seconds_per_step) : Json();
-      one["segments_bytes"] = segments_json(p.memory);
+      for (const auto& [name, bytes] : segments_of(p.memory)) one["segments_bytes"][name] = bytes;
     }
     json["cases"].push_back(std::move(one));
   }

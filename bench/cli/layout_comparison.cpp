@@ -7,20 +7,20 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "bench/cli/fit.h"
 #include "bench/cli/predictions.h"
 #include "bench/predict/case_layout.h"
+#include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
+#include "results/record/parallel.h"
 #include "results/text/lines.h"
 #include "results/text/table.h"
 
@@ -190,17 +190,9 @@ Json ranks_json(const Ranks& ranks, std::int64_t virtual_stages) {
 }  // namespace
 
 const char* name_of(LayoutVerdict verdict) {
-  switch (verdict) {
-    case LayoutVerdict::proposed:
-      return "among the first three";
-    case LayoutVerdict::faster:
-      return "another is faster";
-    case LayoutVerdict::neither:
-      return "neither";
-    case LayoutVerdict::unknown:
-      break;
-  }
-  return "not predicted";
+  static constexpr EnumNames<LayoutVerdict, 4> kNames{
+      {"among the first three", "another is faster", "neither", "not predicted"}};
+  return kNames.of(verdict);
 }
 
 double LayoutComparison::ratio() const {
@@ -240,17 +232,10 @@ std::vector<LayoutComparison> compare_layouts(const std::vector<PublishedPoint>&
       comparisons[i].reason = error.what();
     }
   }
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < points.size(); i = next++)
-      if (const auto& [setting, cost_model] = settings[i]; cost_model)
-        comparisons[i] = compare(points[i], setting, *cost_model);
-  };
-  std::vector<std::thread> others;
-  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  for (std::size_t i = 1; i < std::min(cores, points.size()); ++i) others.emplace_back(work);
-  work();
-  for (std::thread& other : others) other.join();
+  for_each_index(points.size(), points.size(), [&](std::size_t i) {
+    if (const auto& [setting, cost_model] = settings[i]; cost_model)
+      comparisons[i] = compare(points[i], setting, *cost_model);
+  });
   return comparisons;
 }
 

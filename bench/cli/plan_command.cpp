@@ -7,11 +7,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "bench/cli/cli.h"
@@ -25,6 +23,7 @@
 #include "kernels/base/parse_number.h"
 #include "kernels/base/plural.h"
 #include "kernels/gpu/device_info.h"
+#include "results/record/parallel.h"
 #include "results/text/lines.h"
 #include "results/text/table.h"
 
@@ -228,28 +227,24 @@ Stack stack_of(const PlanCommand& command) {
 void print_plan(const PlanCommand& command, const std::vector<RecipeSearch>& searches,
                 const CostModel& cost_model) {
   Table table;
-  table.columns.push_back(name_column("recipe"));
-  for (const auto& [title, rank] :
-       std::initializer_list<std::pair<const char*, int>>{{"tensor", kKeyRank - 2},
-                                                          {"context", kKeyRank - 2},
-                                                          {"pipeline", kKeyRank - 2},
-                                                          {"data", kKeyRank - 3},
-                                                          {"experts", kKeyRank - 2}})
-    table.columns.push_back(number_column(title, rank));
-  table.columns.push_back(text_column("sharding", kKeyRank - 4));
-  table.columns.push_back(number_column("micro-batch", kKeyRank - 5));
-  table.columns.push_back(number_column("micro-batches", kKeyRank - 5));
-  table.columns.push_back(text_column("recompute", kKeyRank - 4));
-  table.columns.push_back(text_column("gather", kKeyRank - 6));
-  for (const auto& [title, rank] :
-       std::initializer_list<std::pair<const char*, int>>{{"GiB/GPU", kKeyRank - 1},
-                                                          {"ms/step", kKeyRank},
-                                                          {"80% interval", kOrdinaryRank},
-                                                          {"tokens/s", kDetailRank},
-                                                          {"TFLOP/s per GPU", kOrdinaryRank},
-                                                          {"over bf16 (80%)", kKeyRank - 1}})
-    table.columns.push_back(number_column(title, rank));
-  table.columns.push_back(text_column("largest parts of the step", kKeyRank - 3));
+  table.columns = {name_column("recipe"),
+                   number_column("tensor", kKeyRank - 2),
+                   number_column("context", kKeyRank - 2),
+                   number_column("pipeline", kKeyRank - 2),
+                   number_column("data", kKeyRank - 3),
+                   number_column("experts", kKeyRank - 2),
+                   text_column("sharding", kKeyRank - 4),
+                   number_column("micro-batch", kKeyRank - 5),
+                   number_column("micro-batches", kKeyRank - 5),
+                   text_column("recompute", kKeyRank - 4),
+                   text_column("gather", kKeyRank - 6),
+                   number_column("GiB/GPU", kKeyRank - 1),
+                   number_column("ms/step", kKeyRank),
+                   number_column("80% interval"),
+                   number_column("tokens/s", kDetailRank),
+                   number_column("TFLOP/s per GPU"),
+                   number_column("over bf16 (80%)", kKeyRank - 1),
+                   text_column("largest parts of the step", kKeyRank - 3)};
   const Stack stack = stack_of(command);
   if (stack != Stack::precbench)
     for (const char* title : {"tokens/s", "over bf16"})
@@ -419,16 +414,8 @@ std::vector<RecipeSearch> search_recipes(const PlanCommand& command, const CostM
   global_batch_of(command);
   for (const std::string& recipe : recipes) fixed_case(command, recipe);
   std::vector<RecipeSearch> searches(recipes.size());
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < recipes.size(); i = next++)
-      searches[i] = search_recipe(command, recipes[i], cost_model);
-  };
-  std::vector<std::thread> others;
-  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  for (std::size_t i = 1; i < std::min(cores, recipes.size()); ++i) others.emplace_back(work);
-  work();
-  for (std::thread& other : others) other.join();
+  for_each_index(recipes.size(), recipes.size(),
+                 [&](std::size_t i) { searches[i] = search_recipe(command, recipes[i], cost_model); });
   if (std::all_of(searches.begin(), searches.end(),
                   [](const RecipeSearch& one) { return !one.failure.empty(); }))
     throw InvalidInput(searches.front().failure);

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
 #include "results/record/printable.h"
@@ -496,15 +497,8 @@ double gpus_of(const Record& record) {
 std::string text_at(const Json& object, const char* key) { return field_text(object.value(key, Json())); }
 
 const char* name_of(SpeedSource source) {
-  switch (source) {
-    case SpeedSource::measured:
-      return "measured";
-    case SpeedSource::committed:
-      return "committed";
-    case SpeedSource::predicted:
-      break;
-  }
-  return "predicted";
+  static constexpr EnumNames<SpeedSource, 3> kNames{{"measured", "committed", "predicted"}};
+  return kNames.of(source);
 }
 
 const char* name_of(TrainedPart part) { return part == TrainedPart::lora ? "lora" : "full"; }

@@ -1,6 +1,7 @@
 // Names of verdicts, and their combination for a case and a check.
 #include <algorithm>
 
+#include "kernels/base/enum_names.h"
 #include "tools/gate/gate.h"
 
 namespace precbench {
@@ -25,23 +26,9 @@ int graver(int a, int b) {
 }  // namespace
 
 const char* name_of(GateVerdict verdict) {
-  switch (verdict) {
-    case GateVerdict::pass:
-      return "PASS";
-    case GateVerdict::faster:
-      return "FASTER";
-    case GateVerdict::slower:
-      return "SLOWER";
-    case GateVerdict::bigger:
-      return "BIGGER";
-    case GateVerdict::worse:
-      return "WORSE";
-    case GateVerdict::noisy:
-      return "NOISY";
-    case GateVerdict::missing:
-      return "MISSING";
-  }
-  return "?";
+  static constexpr EnumNames<GateVerdict, 7> kNames{
+      {"PASS", "FASTER", "SLOWER", "BIGGER", "WORSE", "NOISY", "MISSING"}};
+  return kNames.of(verdict);
 }
 
 int exit_status(GateVerdict verdict, Inconclusive as) {

@@ -71,10 +71,7 @@ class TrainerStateReader : public LogReader {
       const auto step = count_at(entry, "step");
       const auto loss = loss_of(entry);
       if (!step || !loss) continue;
-      LogSample sample;
-      sample.step = *step;
-      sample.loss = loss;
-      runs.add(sample);
+      runs.add({.step = *step, .loss = loss});
       ++used;
     }
     for (const Json& entry : *history) {
@@ -128,11 +125,8 @@ class TrainerLinesReader : public LogReader {
     if (!loss || text.find("'learning_rate'") == std::string_view::npos) return LineKind::other;
     marked_ = marked_ || text.find("'memory/") != std::string_view::npos ||
               text.find("'tokens") != std::string_view::npos;
-    LogSample sample;
     const LogSample* const last = runs.last();
-    sample.step = last ? last->step + 1 : 1;
-    sample.loss = loss;
-    runs.add(sample);
+    runs.add({.step = last ? last->step + 1 : 1, .loss = loss});
     runs.facts().counts_lines = true;
     for (const char* const key : {"'memory/max_allocated (GiB)':", "'memory/max_mem_allocated(gib)':"})
       if (const auto gib = value_of(text, key)) runs.memory(MemoryKind::allocated, *gib * 0x1p30);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -35,15 +36,8 @@ void forget_impossible(LogRun& run) {
 }  // namespace
 
 const char* name_of(MemoryKind kind) {
-  switch (kind) {
-    case MemoryKind::allocated:
-      return "allocated";
-    case MemoryKind::reserved:
-      return "reserved";
-    case MemoryKind::driver:
-      return "driver";
-  }
-  return "";
+  static constexpr EnumNames<MemoryKind, 3> kNames{{"allocated", "reserved", "driver"}};
+  return kNames.of(kind);
 }
 
 LogRun& RunCollector::current() {

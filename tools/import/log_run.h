@@ -18,15 +18,15 @@ const char* name_of(MemoryKind kind);
 /// One line of a step, or of several steps that it averages over. Null: not in the line.
 struct LogSample {
   std::int64_t step = 0;
-  OptionalNumber step_s;                              ///< seconds of a step
-  OptionalNumber tokens_per_s, tokens_per_s_per_gpu;  ///< all GPUs; one
-  OptionalNumber samples_per_s;                       ///< sequences, all GPUs
-  OptionalNumber tflops;                              ///< per GPU
-  OptionalNumber mfu;                                 ///< fraction
-  OptionalNumber global_batch;                        ///< sequences of a step
-  OptionalNumber time;                                ///< seconds since 1970 by the clock of the line
-  std::optional<double> loss;                         ///< may be NaN or infinite
-  int rank = -1;                                      ///< -1: not in the line
+  OptionalNumber step_s{};                                ///< seconds of a step
+  OptionalNumber tokens_per_s{}, tokens_per_s_per_gpu{};  ///< all GPUs; one
+  OptionalNumber samples_per_s{};                         ///< sequences, all GPUs
+  OptionalNumber tflops{};                                ///< per GPU
+  OptionalNumber mfu{};                                   ///< fraction
+  OptionalNumber global_batch{};                          ///< sequences of a step
+  OptionalNumber time{};                                  ///< seconds since 1970 by the clock of the line
+  std::optional<double> loss{};                           ///< may be NaN or infinite
+  int rank = -1;                                          ///< -1: not in the line
 };
 
 /// Facts about a run besides its steps. Null: not in the log.

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 
+#include "kernels/base/enum_names.h"
 #include "kernels/base/plural.h"
 #include "tools/analysis/equivalence.h"
 
@@ -82,19 +83,9 @@ std::optional<int> enough_runs(double pair_sd, double margin) {
 }  // namespace
 
 const char* name_of(LossOutcome outcome) {
-  switch (outcome) {
-    case LossOutcome::equivalent:
-      return "equivalent";
-    case LossOutcome::worse:
-      return "worse";
-    case LossOutcome::better:
-      return "better";
-    case LossOutcome::diverged:
-      return "diverged";
-    case LossOutcome::undecided:
-      break;
-  }
-  return "undecided";
+  static constexpr EnumNames<LossOutcome, 5> kNames{
+      {"equivalent", "worse", "better", "diverged", "undecided"}};
+  return kNames.of(outcome);
 }
 
 double equivalence_power(double sd, int count, double margin, double level) {

@@ -18,12 +18,8 @@ class NanochatReader : public LogReader {
     if (rest && ms && tokens && line.find("lrm:") != std::string_view::npos) {
       const auto step = leading_count(*rest);
       if (!step) return LineKind::other;
-      LogSample sample;
-      sample.step = *step;
-      sample.loss = number_after(line, "loss:");
-      sample.step_s = *ms / 1e3;
-      sample.tokens_per_s = *tokens;
-      runs.add(sample);
+      runs.add(
+          {.step = *step, .step_s = *ms / 1e3, .tokens_per_s = *tokens, .loss = number_after(line, "loss:")});
       return LineKind::step;
     }
     if (const auto tokens_per_step = count_after(line, "Total batch size");
@@ -73,12 +69,10 @@ class LlmqReader : public LogReader {
       const auto step = count_after(line, "\"step\":");
       const auto ms = number_after(line, "\"duration_ms\":"), tokens = number_after(line, "\"step_tokens\":");
       if (!step || !ms || !tokens || !(*ms > 0)) return LineKind::other;
-      LogSample sample;
-      sample.step = *step;
-      sample.step_s = *ms / 1e3;
-      sample.tokens_per_s = *tokens / *ms * 1e3;
-      sample.loss = number_after(line, "\"loss\":");
-      runs.add(sample);
+      runs.add({.step = *step,
+                .step_s = *ms / 1e3,
+                .tokens_per_s = *tokens / *ms * 1e3,
+                .loss = number_after(line, "\"loss\":")});
       return LineKind::step;
     }
     if (line.find("\"log\": \"gpu-model\"") != std::string_view::npos) {
@@ -104,9 +98,7 @@ class LlmcReader : public LogReader {
       const std::size_t ms = line.find(" ms |");
       const std::size_t bar = ms == std::string_view::npos ? ms : line.rfind('|', ms);
       if (!step || bar == std::string_view::npos) return LineKind::other;
-      LogSample sample;
-      sample.step = *step;
-      sample.loss = number_after(line, "loss ");
+      LogSample sample{.step = *step, .loss = number_after(line, "loss ")};
       if (const auto time = leading_number(line.substr(bar + 1))) sample.step_s = *time / 1e3;
       if (!sample.step_s) return LineKind::other;
       runs.add(sample);
@@ -135,10 +127,7 @@ class LlmcReader : public LogReader {
     const auto loss = number_after(rest, "trl:");
     if (!loss)
       return text_after(rest, "tel:") || text_after(rest, "eval:") ? LineKind::header : LineKind::other;
-    LogSample sample;
-    sample.step = *step;
-    sample.loss = loss;
-    runs.add(sample);
+    runs.add({.step = *step, .loss = loss});
     return LineKind::step;
   }
 };
@@ -157,10 +146,7 @@ class DeepspeedReader : public LogReader {
     auto step = count_after(line, "global_step=");
     if (!step) step = old_step(line);
     if (!step) return LineKind::other;
-    LogSample sample;
-    sample.step = *step;
-    sample.samples_per_s = *samples;
-    runs.add(sample);
+    runs.add({.step = *step, .samples_per_s = *samples});
     if (const auto gib = number_after(line, "MaxMemAllocated="))
       runs.memory(MemoryKind::allocated, *gib * 0x1p30);
     return LineKind::step;
