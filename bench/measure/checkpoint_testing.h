@@ -1,31 +1,24 @@
 // For tests: small cases on the CPU that write checkpoints into a directory of the test.
 #pragma once
 
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 #include <string>
 
-#include "bench/measure/session.h"
+#include "bench/measure/session_testing.h"
 #include "bench/step/checkpoint.h"
-#include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 
 namespace precbench {
 
 /// Returns a few steps of a model with no dimension divisible into two shards without padding.
 inline Case small_case(const TempDirectory& directory) {
-  setenv("OMP_NUM_THREADS", "1", 1);
-  Case c;
-  c.device = "cpu";
+  Case c = tiny_case();
   c.model = directory.write("small.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
                                              "head_dim": 16, "vocab": 256, "qk_norm": true})");
   c.recipe = "tensorwise";
-  c.seq = 32;
   c.batch = 1;
   c.steps = 6;
-  c.lr = 3e-3;
   return c;
 }
 
@@ -38,14 +31,6 @@ inline Case with_checkpoints(Case c, const std::string& folder, std::int64_t eve
 /// Returns the folder of a case's checkpoint after `step` steps.
 inline std::string checkpoint_at(const Case& c, int step) {
   return checkpoint_folder(validate(c)) + "/step-00000" + std::to_string(step);
-}
-
-inline Record run_ok(const Case& c) {
-  const Record record = run_case(validate(c));
-  INFO(record.error.value_or("no error"));
-  REQUIRE(record.status == Status::ok);
-  REQUIRE(static_cast<std::int64_t>(record.training->loss.size()) == c.steps);
-  return record;
 }
 
 /// Returns the concatenated files of a checkpoint's weights and moments.

@@ -6,7 +6,7 @@
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/case_files.h"
 #include "kernels/testing/text_checks.h"
-#include "results/record/schema.h"
+#include "results/record/valid_json_testing.h"
 
 using namespace precbench;
 namespace fs = std::filesystem;
@@ -73,7 +73,7 @@ TEST_CASE("run_case: a case resumes from its checkpoint with the same bits", "[c
               "resumed from the checkpoint " + checkpoint_at(c, 3) + ": times are of the steps after step 3");
         CHECK(rest.timing->warmup + static_cast<std::int64_t>(rest.timing->samples_ms.size()) == 3);
         CHECK(!rest.training->params_changed);  // the first step ran in another process
-        CHECK(Schema::record().violations(nlohmann::ordered_json(rest)).empty());
+        valid_json(rest);
       }
 }
 

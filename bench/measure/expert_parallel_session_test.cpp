@@ -1,7 +1,5 @@
 // Expert parallelism from the case to the record: traffic and memory are predicted, checkpoints can be
 // resumed and read by any number of ranks, and unsupported combinations are refused in one line.
-#include <stdlib.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -12,19 +10,16 @@
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
-#include "results/record/schema.h"
 
 using namespace precbench;
 
 namespace {
 
 Case parallel_case(int ranks, int ep, const char* recipe = "bf16", const char* model = "tiny-moe-shared") {
-  setenv("OMP_NUM_THREADS", "1", 1);
-  Case c;
+  Case c = tiny_case();
   c.model = model;
   c.recipe = recipe;
   c.layers = 2;
-  c.device = "cpu";
   c.gpus = ranks;
   c.ep = ep;
   c.batch = 2;
@@ -74,9 +69,7 @@ TEST_CASE("run_case: expert parallelism sends and uses the predicted bytes", "[s
           CHECK(record.memory->measured->activations == record.memory->predicted->activations);
           CHECK(record.memory->measured->gradients == record.memory->predicted->gradients);
           CHECK(record.training->params_changed == record.training->params_total);
-          const nlohmann::ordered_json json = record;
-          CHECK(Schema::record().violations(json) == std::vector<std::string>{});
-          CHECK(nlohmann::ordered_json(json.get<Record>()) == json);
+          valid_json(record);
         }
 }
 

@@ -1,7 +1,5 @@
 // --flow (transposed FP8 data) from the case to the record: casts are counted; memory is predicted; ranks,
 // recomputation and checkpoints agree; unsupported recipes are refused.
-#include <stdlib.h>
-
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,20 +10,17 @@
 #include "kernels/base/errors.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"
-#include "results/record/schema.h"
 
 using namespace precbench;
 
 namespace {
 
 Case flow_case(const char* model = "tiny", const char* flow = "on") {
-  setenv("OMP_NUM_THREADS", "1", 1);
-  Case c;
+  Case c = tiny_case();
   c.model = model;
   c.layers = 2;
   c.recipe = "blockwise_pow2";
   c.flow = flow;
-  c.device = "cpu";
   c.batch = 2;
   c.seq = 64;
   c.steps = 3;
@@ -34,25 +29,20 @@ Case flow_case(const char* model = "tiny", const char* flow = "on") {
 }
 
 std::vector<double> losses_of(const Case& c) {
-  const Record record = run_case(validate(c));
-  INFO(record.error.value_or("no error"));
-  REQUIRE(record.status == Status::ok);
+  const Record record = run_ok(c);
   return {record.training->loss.begin(), record.training->loss.end()};
 }
 
 void check_casts(const Case& c, std::int64_t standalone, std::int64_t fused, std::int64_t transposes) {
   INFO(c.model << " flow " << c.flow);
-  const Record record = run_case(validate(c));
-  REQUIRE(record.status == Status::ok);
+  const Record record = run_ok(c);
   REQUIRE(record.flow);
   CHECK(record.flow->on == (c.flow == "on"));
   CHECK(record.flow->casts.standalone == standalone);
   CHECK(record.flow->casts.fused == fused);
   CHECK(record.flow->transposes == transposes);
   CHECK(record.memory->measured->activations == record.memory->predicted->activations);
-  const nlohmann::ordered_json json = record;
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
-  CHECK(nlohmann::ordered_json(json.get<Record>()) == json);
+  valid_json(record);
 }
 
 }  // namespace
@@ -177,8 +167,7 @@ TEST_CASE("run_case: flow needs FP8 data that can be transposed and changes the 
   Case apart = flow_case("tiny-moe");
   apart.gpus = apart.ep = 2;
   apart.dispatch = "fp8";
-  const Record codes = run_case(validate(apart));
-  REQUIRE(codes.status == Status::ok);
+  const Record codes = run_ok(apart);
   CHECK(codes.moe->columns == "transposed");
   // A recipe file with "flow" is equivalent; recipes without suitable formats cannot have it.
   nlohmann::json row = recipe_to_json(find_recipe("blockwise_pow2"));

@@ -33,7 +33,7 @@ std::string trained_base(const TempDirectory& directory) {
   Case base = tiny_case();
   base.steps = 2;
   base.save_final = directory / "base.safetensors";
-  REQUIRE(run_case(validate(base)).status == Status::ok);
+  run_ok(base);
   return base.save_final;
 }
 
@@ -44,21 +44,18 @@ TEST_CASE("run_case with --lora: measured memory is predicted, and ranks agree",
     INFO(recipe);
     Case c = lora_session_case();
     c.recipe = recipe;
-    const Record one = run_case(validate(c));
-    REQUIRE(one.status == Status::ok);
-    CHECK(Schema::record().violations(nlohmann::ordered_json(one)) == std::vector<std::string>{});
+    const Record one = run_ok(c);
+    valid_json(one);
     CHECK(one.training->params_total == 4 * 14);
     CHECK(one.memory->measured->peak == one.memory->predicted->peak);
     CHECK(one.memory->measured->quantized_weights == one.memory->predicted->quantized_weights);
     CHECK((one.memory->measured->quantized_weights > 0) == (std::string(recipe) != "bf16"));
     CHECK(one.memory->measured->weights == one.memory->predicted->weights);
     c.gpus = 2, c.batch = 2;
-    const Record two = run_case(validate(c));
-    REQUIRE(two.status == Status::ok);
+    const Record two = run_ok(c);
     CHECK(std::fabs(two.training->loss.front() / one.training->loss.front() - 1) < 1e-3);
     c.gpus = 1, c.accumulation = 2, c.recompute = "block";
-    const Record accumulated = run_case(validate(c));
-    REQUIRE(accumulated.status == Status::ok);
+    const Record accumulated = run_ok(c);
     CHECK(std::fabs(accumulated.training->loss.back() / one.training->loss.back() - 1) < 2e-3);
   }
 }
@@ -103,8 +100,7 @@ TEST_CASE("run_case with --lora: a case without BF16 weights resumes with the sa
     c.save_final = directory / "whole.safetensors";
     c.checkpoint_dir = directory / (from_file ? "file" : "random");
     c.checkpoint_every = 2, c.checkpoint_keep = "all";
-    const Record whole = run_case(validate(c));
-    REQUIRE(whole.status == Status::ok);
+    const Record whole = run_ok(c);
     const std::filesystem::path steps = std::filesystem::path(c.checkpoint_dir) / validate(c).id;
     CHECK(names_in_file((steps / "step-000002" / "frozen.safetensors").string()).count("model.norm.weight") ==
           1);
@@ -112,8 +108,7 @@ TEST_CASE("run_case with --lora: a case without BF16 weights resumes with the sa
               .count("model.layers.0.mlp.down_proj.weight") == 0);
     std::filesystem::remove_all(steps / "step-000004");
     const std::string adapters = file_text(c.save_final);
-    const Record rest = run_case(validate(c));
-    REQUIRE(rest.status == Status::ok);
+    const Record rest = run_ok(c);
     REQUIRE(rest.warnings.size() == 1);
     CHECK(rest.warnings[0].starts_with("resumed from the checkpoint "));
     CHECK(rest.training->loss == whole.training->loss);
@@ -130,17 +125,14 @@ TEST_CASE("run_case with --lora: a fork of a BF16 base quantizes its weights", "
   const TempDirectory directory;
   Case trunk = lora_session_case();
   trunk.steps = 2, trunk.checkpoint_every = 2, trunk.checkpoint_dir = directory / "checkpoints";
-  REQUIRE(run_case(validate(trunk)).status == Status::ok);
+  run_ok(trunk);
   Case fork = lora_session_case();
   fork.fork_from =
       (std::filesystem::path(trunk.checkpoint_dir) / validate(trunk).id / "step-000002").string();
   fork.recipe = "nf4_weights";
-  const Record dropped = run_case(validate(fork));
-  INFO(dropped.error.value_or(""));
-  REQUIRE(dropped.status == Status::ok);
+  const Record dropped = run_ok(fork);
   fork.fidelity_batches = 1;  // keeps the BF16 weights
-  const Record kept = run_case(validate(fork));
-  REQUIRE(kept.status == Status::ok);
+  const Record kept = run_ok(fork);
   CHECK(kept.training->loss == dropped.training->loss);
 }
 
@@ -162,7 +154,7 @@ TEST_CASE("run_case with --lora: ranks that share frozen weights train the adapt
       const Record record = run_case(plan);
       INFO(record.error.value_or(""));
       REQUIRE(record.status == Status::ok);
-      CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+      valid_json(record);
       CHECK(record.memory->measured->peak == record.memory->predicted->peak);
       if (replicas.empty()) replicas = file_text(c.save_final);
       CHECK(file_text(c.save_final) == replicas);
@@ -172,11 +164,9 @@ TEST_CASE("run_case with --lora: ranks that share frozen weights train the adapt
   }
   c.parallel = "fsdp", c.shard_group = 1, c.steps = 4;
   c.checkpoint_dir = directory / "checkpoints", c.checkpoint_every = 2, c.checkpoint_keep = "all";
-  const Record whole = run_case(validate(c));
-  REQUIRE(whole.status == Status::ok);
+  const Record whole = run_ok(c);
   std::filesystem::remove_all(std::filesystem::path(c.checkpoint_dir) / validate(c).id / "step-000004");
-  const Record rest = run_case(validate(c));
-  REQUIRE(rest.status == Status::ok);
+  const Record rest = run_ok(c);
   REQUIRE(rest.warnings.size() == 1);
   CHECK(rest.training->loss == whole.training->loss);
 }
@@ -221,9 +211,7 @@ TEST_CASE("run_case with --lora: files have the model or the adapters", "[sessio
   Case fork = lora_session_case();
   fork.fork_from = (std::filesystem::path(c.checkpoint_dir) / plan.id / "step-000002").string();
   fork.steps = 1;
-  const Record forked = run_case(validate(fork));
-  INFO(forked.error.value_or(""));
-  REQUIRE(forked.status == Status::ok);
+  const Record forked = run_ok(fork);
   CHECK(std::fabs(forked.training->loss.front() / record.training->loss.front() - 1) < 0.1);
 }
 
@@ -232,9 +220,7 @@ TEST_CASE("run_case with --lora: gradients of adapters are compared with BF16's"
   c.recipe = "mxfp8";
   c.fidelity_batches = 2;
   c.perturb = "ulp";
-  const Record record = run_case(validate(c));
-  INFO(record.error.value_or(""));
-  REQUIRE(record.status == Status::ok);
+  const Record record = run_ok(c);
   REQUIRE(!record.fidelity.empty());
   std::set<std::string> roles;
   for (const GradientFidelity& role : record.fidelity.front().roles) roles.insert(role.name);

@@ -7,7 +7,7 @@
 #include "bench/machine/datasheet.h"
 #include "bench/measure/record_builder.h"
 #include "kernels/testing/catch.h"
-#include "results/record/schema.h"
+#include "results/record/valid_json_testing.h"
 
 using namespace precbench;
 
@@ -75,7 +75,7 @@ TEST_CASE("fill_metrics: a speed above the GPU's peak makes the row crashed and 
   CHECK(!record.metrics.has_value());
   CHECK(record.timing->samples_ms.size() == 1);
   CHECK(record.training->loss.size() == 1);
-  CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+  valid_json(record);
 }
 
 TEST_CASE("fill_metrics: a speed somewhat above the data sheet keeps its metrics", "[metrics]") {
@@ -87,7 +87,7 @@ TEST_CASE("fill_metrics: a speed somewhat above the data sheet keeps its metrics
   CHECK(record.status == Status::ok);
   CHECK(std::fabs(*record.metrics->sol - 1.1) < 1e-9);
   CHECK(std::fabs(*record.metrics->mfu_measured - 1.1) < 1e-9);
-  CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+  valid_json(record);
 }
 
 TEST_CASE("fill_metrics: a bimodal timing has the speed of its mean step", "[metrics]") {
@@ -100,7 +100,7 @@ TEST_CASE("fill_metrics: a bimodal timing has the speed of its mean step", "[met
   CHECK(std::fabs(*record.metrics->tokens_per_s / (8000 / mean_s) - 1) < 1e-12);
   CHECK(record.metrics->speed_from == std::string("mean"));
   CHECK(record.timing->median_ms == 20.0);
-  CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+  valid_json(record);
   Record steady = measured_record(c, 20);
   steady.timing->samples_ms = std::vector<double>(21, 20.0);
   fill_metrics(steady, validate(c), {}, std::nullopt, std::nullopt);
@@ -135,8 +135,7 @@ TEST_CASE("fill_metrics: FP4 and FP8 and BF16 GEMMs are compared with their own 
   CHECK(std::fabs(*record.metrics->mfu_measured - 0.4) < 1e-9);
   CHECK(record.metrics->peaks->fp4_tflops == 9000.0);
   CHECK(record.metrics->peaks->measured_fp4_tflops == 4500.0);
-  const nlohmann::ordered_json json = record;
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  const nlohmann::ordered_json json = valid_json(record);
   CHECK(json.get<Record>().metrics->peaks->measured_fp4_tflops == 4500.0);
   CHECK(nlohmann::ordered_json(measured_record(one_gpu(), 1)).dump().find("fp4") == std::string::npos);
 }
@@ -203,8 +202,7 @@ TEST_CASE("add_kernels: emulated shapes of a native recipe are named and remove 
         "cuBLASLt has no kernel for the shapes (M x N x K) 64 x 80 x 208, 64 x 96 x 208");
   fill_metrics(record, plan, {}, std::nullopt, std::nullopt);
   CHECK_FALSE(record.metrics->tokens_per_s.has_value());
-  const nlohmann::ordered_json json = record;
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  const nlohmann::ordered_json json = valid_json(record);
   CHECK(json.get<Record>().support->dgrad.emulated_shapes == record.support->dgrad.emulated_shapes);
 }
 

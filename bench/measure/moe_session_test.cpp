@@ -1,8 +1,6 @@
 // An MoE model from the case to the record: it trains, with several recipes and on several ranks, and its
 // record describes the routing.
 #include <fmt/format.h>
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -17,18 +15,15 @@
 #include "kernels/testing/text_checks.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/data/data.h"
-#include "results/record/schema.h"
 
 using namespace precbench;
 
 namespace {
 
 Case moe_case(const char* model = "tiny-moe-shared") {
-  setenv("OMP_NUM_THREADS", "1", 1);
-  Case c;
+  Case c = tiny_case();
   c.model = model;
   c.layers = 2;
-  c.device = "cpu";
   c.batch = 2;
   c.seq = 64;
   c.steps = 4;
@@ -44,8 +39,7 @@ TEST_CASE("run_case: an MoE model trains and its record describes the routing", 
     Case c = moe_case();
     c.recipe = recipe;
     c.accumulation = 2;
-    const Record record = run_case(validate(c));
-    REQUIRE(record.status == Status::ok);
+    const Record record = run_ok(c);
     CHECK(record.warnings.empty());
     REQUIRE(record.moe);
     const MoeRecord& moe = *record.moe;
@@ -65,9 +59,7 @@ TEST_CASE("run_case: an MoE model trains and its record describes the routing", 
     CHECK(record.memory->measured->other == record.memory->predicted->other);
     CHECK(record.memory->measured->activations == record.memory->predicted->activations);
     CHECK(record.memory->measured->gradients == record.memory->predicted->gradients);
-    const nlohmann::ordered_json json = record;
-    CHECK(Schema::record().violations(json) == std::vector<std::string>{});
-    CHECK(nlohmann::ordered_json(json.get<Record>()) == json);
+    valid_json(record);
   }
 }
 
@@ -83,8 +75,7 @@ TEST_CASE("run_case: forced and dropped slots are in the record", "[session][moe
   Case c = moe_case("tiny-moe");
   c.routing = "one";
   c.capacity = 1.5;
-  const Record record = run_case(validate(c));
-  REQUIRE(record.status == Status::ok);
+  const Record record = run_ok(c);
   CHECK(*record.moe->load.max == 4);  // two of eight experts get everything
   CHECK(record.moe->load.empty_experts == 12);
   CHECK(record.moe->rows.actual == 2 * 2 * 48);  // layers, experts, and 1.5 of the 32 at even load
@@ -98,8 +89,7 @@ TEST_CASE("run_case: forced and dropped slots are in the record", "[session][moe
 TEST_CASE("run_case: an unlimited capacity drops nothing", "[session][moe]") {
   Case c = moe_case("tiny-moe");
   c.capacity = 1e300;
-  const Record record = run_case(validate(c));
-  REQUIRE(record.status == Status::ok);
+  const Record record = run_ok(c);
   CHECK(record.moe->rows.actual == 2 * 2 * 128);  // layers, and two experts per token
   CHECK(record.moe->rows.expected == record.moe->rows.actual);
   CHECK(record.moe->rows.dropped == 0);
@@ -113,7 +103,7 @@ std::string broken_weights(const TempDirectory& directory, std::int64_t first, s
   Case c = moe_case("tiny-moe");
   c.steps = 1;
   c.save_final = (directory.path() / "sound.safetensors").string();
-  REQUIRE(run_case(validate(c)).status == Status::ok);
+  run_ok(c);
   const SafetensorsFile sound(c.save_final);
   std::vector<float> embeddings;
   std::vector<NamedTensor> tensors;
@@ -213,8 +203,7 @@ TEST_CASE("run_case: an MoE model trains alike in any sharding", "[rank][moe]") 
     c.gpus = gpus;
     c.batch = batch;
     c.aux = 0;  // its f is computed per micro-batch
-    const Record record = run_case(validate(c));
-    REQUIRE(record.status == Status::ok);
+    const Record record = run_ok(c);
     return std::vector<double>(record.training->loss.begin(), record.training->loss.end());
   };
   const std::vector<double> one = losses("ddp", 1, 4), ddp = losses("ddp", 2, 2), fsdp = losses("fsdp", 2, 2);
@@ -230,13 +219,11 @@ TEST_CASE("run_case: an MoE model's weights are saved and loaded and wrong files
   const TempDirectory directory;
   Case c = moe_case();
   c.save_final = (directory.path() / "final.safetensors").string();
-  const Record first = run_case(validate(c));
-  REQUIRE(first.status == Status::ok);
+  const Record first = run_ok(c);
   Case next = moe_case();
   next.init_from = c.save_final;
   next.steps = 1;
-  const Record second = run_case(validate(next));
-  REQUIRE(second.status == Status::ok);
+  const Record second = run_ok(next);
   CHECK(second.warnings.empty());
   CHECK(second.training->loss.front() < first.training->loss.front());
   // The biases continue from their last values.

@@ -22,7 +22,7 @@
 #include "results/record/host_time.h"
 #include "results/record/record_file.h"
 #include "results/record/record_samples.h"
-#include "results/record/schema.h"
+#include "results/record/valid_json_testing.h"
 
 using namespace precbench;
 
@@ -85,7 +85,7 @@ struct Fixture {
     CHECK(set.problems == std::vector<std::string>{});
     for (const LocatedRecord& located : set.records) {
       const Record& r = located.record;
-      CHECK(Schema::record().violations(nlohmann::ordered_json(r)) == std::vector<std::string>{});
+      valid_json(r);
       found[{r.case_fields["recipe"].get<std::string>(), r.case_fields["seed"].get<std::int64_t>()}] = r;
     }
     return found;
@@ -225,7 +225,7 @@ TEST_CASE("pool_runs: two runs become one record with equal weights", "[interlea
   second.metrics->energy_j_per_token = 0.016;
   second.warnings = {"a neighbour"};
   const Record pooled = pool_runs(first, second);
-  CHECK(Schema::record().violations(nlohmann::ordered_json(pooled)) == std::vector<std::string>{});
+  valid_json(pooled);
   CHECK(pooled.timing->samples_ms.size() == 16);
   CHECK(pooled.timing->outliers == std::vector<std::int64_t>{15});
   CHECK(pooled.timing->median_ms == 250);  // each run counts the same

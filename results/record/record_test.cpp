@@ -10,6 +10,7 @@
 #include "results/record/record_line.h"
 #include "results/record/record_samples.h"
 #include "results/record/schema.h"
+#include "results/record/valid_json_testing.h"
 
 using namespace precbench;
 using Json = nlohmann::ordered_json;
@@ -78,11 +79,8 @@ TEST_CASE("Record: every status satisfies the schema and survives a round trip",
   for (Status status : {Status::oom, Status::unsupported, Status::timeout, Status::crashed, Status::diverged})
     records.push_back(samples::failed_record("rowwise", status, "because"));
   for (const Record& record : records) {
-    const Json json = record;
-    INFO(json.dump());
-    CHECK(Schema::record().violations(json) == std::vector<std::string>{});
-    const Json again = Json::parse(json.dump()).get<Record>();
-    CHECK(again.dump() == json.dump());
+    INFO(Json(record).dump());
+    valid_json(record);
   }
 }
 
@@ -214,8 +212,7 @@ TEST_CASE("Record: study survives a round trip and is absent otherwise", "[recor
   Record record = samples::gpu_record("blockwise", 200);
   CHECK(!Json(record).contains("study"));
   record.study = kPlace;
-  const Json json = record;
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  const Json json = valid_json(record);
   CHECK(json.get<Record>().study == kPlace);
   Json wrong = json;
   wrong["study"]["part"] = "spoon";
@@ -223,11 +220,8 @@ TEST_CASE("Record: study survives a round trip and is absent otherwise", "[recor
 }
 
 TEST_CASE("Record: an imported record has a source, no definition and a method version of its own", "[record]") {
-  const Record imported = samples::imported_record("mxfp8", 250);
-  const Json json = imported;
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  const Json json = valid_json(samples::imported_record("mxfp8", 250));
   CHECK_FALSE(not_a_record_reason(json));
-  CHECK(Json(json.get<Record>()) == json);
   CHECK_FALSE(Json(samples::gpu_record("mxfp8", 250)).contains("source"));
   Json as_measured = json;
   as_measured["method_version"] = kMethodVersion;
@@ -242,93 +236,64 @@ TEST_CASE("Record: an imported record has a source, no definition and a method v
   CHECK_FALSE(Schema::record().violations(wrong).empty());
 }
 
-TEST_CASE("Record: predicted, and shape and formats of ops, are written only if known", "[record]") {
-  Record record = samples::gpu_record("mxfp8", 250);
-  nlohmann::ordered_json json = record;
-  CHECK_FALSE(json.contains("predicted"));
-  CHECK(json.at("memory").contains("predicted"));
-  CHECK_FALSE(json.at("breakdown").at("ops").at(0).contains("shape"));
-  record.predicted = PredictedStep{251, 240, 262, 0.1, "h200"};
-  OpRecord& op = record.breakdown->ops.front();
-  op.shape = std::vector<std::int64_t>{4096, 4096, 1024};
-  op.formats = "e4m3 1x32 ue8m0, e4m3 1x32 ue8m0";
-  json = record;
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
-  const Record read = json.get<Record>();
-  CHECK(read.predicted->high_ms == 262);
-  CHECK(read.predicted->rates == "h200");
-  CHECK(read.breakdown->ops.front().shape == op.shape);
-  CHECK(read.breakdown->ops.front().formats == op.formats);
-}
-
-TEST_CASE("Support: verified is written only if known and older records lack it", "[record]") {
-  Record record = samples::gpu_record("blockwise", 200);
-  const Json older = record;
-  CHECK_FALSE(older["support"].contains("verified"));
-  CHECK_FALSE(older.get<Record>().support->verified);
-  for (const bool verified : {true, false}) {
-    record.support->verified = verified;
-    const Json json = record;
-    CHECK(json["support"]["verified"] == verified);
-    CHECK(Schema::record().violations(json) == std::vector<std::string>{});
-    CHECK(json.get<Record>().support->verified == verified);
+TEST_CASE("Record: members of younger programs are written only if known", "[record]") {
+  struct Member {
+    const char* pointer;
+    void (*set)(Record&);
+    Json value;
+  };
+  const Member members[] = {
+      {"/predicted",
+       [](Record& r) {
+         r.predicted = PredictedStep{251, 240, 262, 0.1, "h200"};
+       },
+       {{"step_ms", 251.0}, {"low_ms", 240.0}, {"high_ms", 262.0}, {"borrowed", 0.1}, {"rates", "h200"}}},
+      {"/breakdown/ops/0/shape",
+       [](Record& r) {
+         r.breakdown->ops.front().shape = std::vector<std::int64_t>{4096, 4096, 1024};
+       },
+       {4096, 4096, 1024}},
+      {"/breakdown/ops/0/formats", [](Record& r) { r.breakdown->ops.front().formats = "e4m3 1x32 ue8m0"; },
+       "e4m3 1x32 ue8m0"},
+      {"/support/verified", [](Record& r) { r.support->verified = true; }, true},
+      {"/support/verified", [](Record& r) { r.support->verified = false; }, false},
+      {"/support/wgrad/kernels", [](Record& r) { r.support->wgrad.kernels = "own 256x128"; }, "own 256x128"},
+      {"/study/trained_tokens", [](Record& r) { r.study->trained_tokens = 2'000'000'000'000; },
+       2'000'000'000'000},
+      {"/study/steady", [](Record& r) { r.study->steady = false; }, false},
+      {"/study/against", [](Record& r) { r.study->against = "nvfp4"; }, "nvfp4"},
+      {"/study/sizes",
+       [](Record& r) {
+         r.study->sizes = std::vector<StudySize>{{3, 1, 2}, {7, 1, 2}};
+       },
+       Json::parse(R"([{"trunks":3,"seeds":1,"ages":2},{"trunks":7,"seeds":1,"ages":2}])")},
+      {"/training/bytes_per_token", [](Record& r) { r.training->bytes_per_token = 3.35; }, 3.35},
+      {"/training/held_out_bytes_per_token", [](Record& r) { r.training->held_out_bytes_per_token = 3.3; },
+       3.3},
+      {"/fidelity/0/outputs",
+       [](Record& r) {
+         r.fidelity.front().outputs =
+             OutputDistance{640, true, {0.01, 0.009, 0.011}, 0.3, {1e-4, {}, {}}, {}};
+       },
+       Json::parse(
+           R"({"tokens":640,"held_out":true,"log_probability":{"mean":0.01,"low":0.009,"high":0.011},)"
+           R"("largest_log_probability":0.3,"kl":{"mean":1e-4,"low":null,"high":null},"largest_kl":null})")}};
+  Record base = samples::gpu_record("mxfp8", 250);
+  base.study = kPlace;
+  base.study->trained_tokens.reset(), base.study->steady.reset();
+  base.fidelity.front().outputs.reset();
+  const Json without = valid_json(base);
+  for (const auto& [pointer, set, value] : members) {
+    INFO(pointer);
+    const Json::json_pointer place(pointer);
+    CHECK_FALSE(without.contains(place));
+    Record record = base;
+    set(record);
+    CHECK(valid_json(record).at(place) == value);
   }
-  Json wrong = record;
+  Json wrong = without;
   wrong["support"]["verified"] = "yes";
   CHECK_THROWS_AS(wrong.get<Record>(), InvalidInput);
-}
-
-TEST_CASE("StudyPlace: trained_tokens and steady are written only if known", "[record]") {
-  Record record = samples::gpu_record("mxfp8", 10);
-  record.study = StudyPlace{};
-  const nlohmann::ordered_json plain = record;
-  CHECK_FALSE(plain["study"].contains("trained_tokens"));
-  CHECK_FALSE(plain["study"].contains("steady"));
-  CHECK_FALSE(plain.get<Record>().study->trained_tokens);
-  record.study->trained_tokens = 2'000'000'000'000;
-  record.study->steady = false;
-  const nlohmann::ordered_json known = record;
-  CHECK(known["study"]["trained_tokens"] == 2'000'000'000'000);
-  CHECK(known["study"]["steady"] == false);
-  CHECK(*known.get<Record>().study == *record.study);
-}
-
-TEST_CASE("StudyPlace and Training: sizes and the length of tokens are written only if known", "[record]") {
-  Record record = samples::gpu_record("mxfp8", 10);
-  record.study.emplace().study = "0123456789abcdef", record.study->trunk = 1;
-  const nlohmann::ordered_json plain = record;
-  CHECK_FALSE(plain["study"].contains("sizes"));
-  CHECK_FALSE(plain["training"].contains("bytes_per_token"));
-  CHECK_FALSE(plain.get<Record>().study->sizes);
-  CHECK_FALSE(plain.get<Record>().training->bytes_per_token);
-  record.study->sizes = std::vector<StudySize>{{3, 1, 2}, {7, 1, 2}};
-  record.training->bytes_per_token = 3.35, record.training->held_out_bytes_per_token = 3.3;
-  const nlohmann::ordered_json known = record;
-  CHECK(known["study"]["sizes"][1].dump() == R"({"trunks":7,"seeds":1,"ages":2})");
-  CHECK(known["training"]["held_out_bytes_per_token"] == 3.3);
-  CHECK(Schema::record().violations(known) == std::vector<std::string>{});
-  CHECK(*known.get<Record>().study == *record.study);
-  CHECK(known.get<Record>().training->bytes_per_token == 3.35);
-}
-
-TEST_CASE("StudyPlace and Fidelity: incumbent and outputs are written only if known", "[record]") {
-  Record record = samples::gpu_record("mxfp8", 10);
-  record.study = kPlace;
-  record.fidelity.front().outputs.reset();
-  const nlohmann::ordered_json plain = record;
-  CHECK_FALSE(plain["study"].contains("against"));
-  CHECK_FALSE(plain["fidelity"][0].contains("outputs"));
-  record.study->against = "nvfp4";
-  record.fidelity.front().outputs = OutputDistance{640, true, {0.01, 0.009, 0.011}, 0.3, {1e-4, {}, {}}, {}};
-  const nlohmann::ordered_json known = record;
-  CHECK(known["study"]["against"] == "nvfp4");
-  CHECK(known["fidelity"][0]["outputs"]["kl"]["mean"] == 1e-4);
-  CHECK(known["fidelity"][0]["outputs"]["largest_kl"].is_null());
-  CHECK(Schema::record().violations(known).empty());
-  const Record back = known.get<Record>();
-  CHECK(*back.study == *record.study);
-  CHECK(back.fidelity.front().outputs->tokens == 640);
-  CHECK(nlohmann::ordered_json(back) == known);
 }
 
 TEST_CASE("to_json: non-finite values become null and a non-finite loss becomes diverged", "[record]") {
@@ -337,13 +302,12 @@ TEST_CASE("to_json: non-finite values become null and a non-finite loss becomes 
   record.training->loss[7] = nan;
   record.training->grad_norm[7] = std::numeric_limits<double>::infinity();
   record.metrics->tokens_per_s = nan;
-  const Json json = record;
+  const Json json = valid_json(record);
   CHECK(json["training"]["loss"][7].is_null());
   CHECK(json["training"]["grad_norm"][7].is_null());
   CHECK(json["metrics"]["tokens_per_s"].is_null());
   CHECK(json["status"] == "diverged");
   CHECK(json["error"] == "the loss is not finite at step 7");
-  CHECK(Schema::record().violations(json).empty());
   const Record back = json.get<Record>();
   CHECK(std::isnan(back.training->loss[7]));
   CHECK(back.status == Status::diverged);
@@ -384,11 +348,10 @@ TEST_CASE("from_json: records without evaluations are read and a non-finite loss
   CHECK(old.get<Record>().training->evaluations.empty());
   record.training->evaluations = {{20, 128, 2.5, std::nullopt, std::nullopt},
                                   {40, 128, std::numeric_limits<double>::quiet_NaN(), 0.1, 2.25}};
-  const Json json = record;
+  const Json json = valid_json(record);
   CHECK(json["training"]["evaluations"].dump() ==
         R"([{"step":20,"tokens":128,"loss":2.5,"loss_error":null,"bf16_loss":null},)"
         R"({"step":40,"tokens":128,"loss":null,"loss_error":0.1,"bf16_loss":2.25}])");
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
   CHECK(!json.get<Record>().training->evaluations[1].loss.has_value());
 }
 
@@ -402,8 +365,7 @@ TEST_CASE("Evaluation: readings are written only if there are any, BF16's withou
        2.5,
        {2.25, std::numeric_limits<double>::quiet_NaN()},
        OutputDistance{128, true, {0.01, 0.009, 0.011}, 0.3, {1e-4, {}, {}}, 0.2}}};
-  const Json json = record;
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  const Json json = valid_json(record);
   const Json& evaluations = json["training"]["evaluations"];
   CHECK_FALSE(evaluations[0].contains("readings"));
   CHECK(evaluations[1]["readings"][0].dump() == R"({"recipe":"bf16","loss":2.25,"groups":[2.0,2.5]})");
@@ -425,19 +387,17 @@ TEST_CASE("from_json: records without fidelity are read and non-finite values ar
   probe.roles = {{"norm", std::nullopt, 0.5, 0.25}};
   probe.layers.clear();
   probe.outputs.reset();
-  const Json json = record;
+  const Json json = valid_json(record);
   CHECK(
       json["fidelity"][0].dump() ==
       R"({"stress":"none","batches":2,"loss_bf16":2.5,"loss_difference":{"mean":0.001,"low":0.0,"high":0.002},)"
       R"("whole":{"error":{"mean":null,"low":null,"high":null},"cosine":{"mean":0.998,"low":0.997,"high":0.999},)"
       R"("bias":{"mean":-0.001,"low":-0.002,"high":0.0}},"roles":[{"name":"norm","error":null,"cosine":0.5,)"
       R"("bias":0.25}],"layers":[]})");
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
   CHECK(!json.get<Record>().fidelity[0].whole.error.mean.has_value());
   probe.route_flips = RouteFlips{0.25, {0.125, 0.375}};
-  const Json routed = record;
-  CHECK(Schema::record().violations(routed) == std::vector<std::string>{});
-  CHECK(routed.get<Record>().fidelity[0].route_flips->layers == std::vector<double>{0.125, 0.375});
+  CHECK(valid_json(record).get<Record>().fidelity[0].route_flips->layers ==
+        std::vector<double>{0.125, 0.375});
   for (const auto& [place, value] : {std::pair<const char*, Json>{"/fidelity/0/batches", 0},
                                      {"/fidelity/0/whole/error", 0.5},
                                      {"/fidelity/0/roles/0/cosine", 1.5},
@@ -451,25 +411,12 @@ TEST_CASE("from_json: records without fidelity are read and non-finite values ar
 }
 
 TEST_CASE("from_json: schema 1 records are read without definition and written unchanged", "[record]") {
-  const Record old = samples::of_schema_1(samples::gpu_record("mxfp8", 250));
-  const Json json = old;
+  const Json json = valid_json(samples::of_schema_1(samples::gpu_record("mxfp8", 250)));
   CHECK(!json.contains("definition"));
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
   CHECK(json.get<Record>().schema == 1);
-  CHECK(Json(json.get<Record>()).dump() == json.dump());
   Json young = json;
   young["schema"] = 2;
   CHECK_THROWS_AS(young.get<Record>(), InvalidInput);
-}
-
-TEST_CASE("GemmPath: kernels is written only if set", "[record]") {
-  Record record = samples::gpu_record("blockwise", 200);
-  CHECK_FALSE(Json(record)["support"]["wgrad"].contains("kernels"));
-  record.support->wgrad.kernels = "own 256x128";
-  const Json json = record;
-  CHECK(json["support"]["wgrad"]["kernels"] == "own 256x128");
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
-  CHECK(Json(json.get<Record>()).dump() == json.dump());
 }
 
 TEST_CASE("Record: sensitivity is valid and survives a round trip and is absent without cells",
@@ -485,9 +432,7 @@ TEST_CASE("Record: sensitivity is valid and survives a round trip and is absent 
       {"operands", CellKind::alone, "weights", price, none, {price, none, none}, std::nullopt, {}, "a note"}};
   s.sums = {{"blocks", CellKind::kept, price, none}};
   s.skipped = {{"elements e4m4", "not grouped yet"}};
-  const Json json = record;
-  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
-  CHECK(Json(Json::parse(json.dump()).get<Record>()).dump() == json.dump());
+  const Json json = valid_json(record);
   CHECK(!json["sensitivity"]["cells"][0].contains("note"));
   std::vector<std::string> places;
   pointers(json["sensitivity"], "/sensitivity", places);
