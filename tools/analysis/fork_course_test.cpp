@@ -2,13 +2,14 @@
 #include "tools/analysis/fork_course.h"
 
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <vector>
 
 #include "kernels/testing/catch.h"
-#include "tools/analysis/trained_courses.h"
 
 using namespace precbench;
 
@@ -21,8 +22,17 @@ constexpr double kSmall = 0.003;
 struct Noise {
   double step, correlation, trunk;
 };
-/// Similar to SmolLM2's forks (trained_courses.h), and, smaller, to those of 36m on an H200.
+/// Similar to SmolLM2's forks (golden/courses.json), and, smaller, to those of 36m on an H200.
 constexpr Noise kTrained{0.0013, 0.1, 0.0002}, kCorrelated{0.0013, 0.5, 0.0002}, kYoung{0.0003, 0.1, 0.0001};
+
+/// Returns measured courses by their name in golden/courses.json, which says what they are of; nats.
+std::vector<std::vector<double>> real_course(const char* name) {
+  std::ifstream file(PRECBENCH_SOURCE_DIR "/tools/analysis/golden/courses.json");
+  auto courses = nlohmann::json::parse(file).at(name).get<std::vector<std::vector<double>>>();
+  for (std::vector<double>& course : courses)
+    for (double& difference : course) difference *= 1e-5;
+  return courses;
+}
 
 /// Mean course, as a function of the step and of an amplitude factor that varies by a tenth between trunks.
 using Course = std::function<double(double step, double amplitude)>;
@@ -145,23 +155,22 @@ TEST_CASE("fit_course: a course that never settles has no plateau", "[course]") 
 
 TEST_CASE("fit_course: SmolLM2's gap falls to a plateau above zero and a one-bit change has no gap",
           "[course]") {
-  using namespace trained_courses;
-  const ForkCourse floor = fit_course(in_nats(kMxfp8Floor), kSmall).value();
+  const ForkCourse floor = fit_course(real_course("mxfp8_floor"), kSmall).value();
   CHECK(floor.shape == CourseShape::falling);
   REQUIRE(floor.plateau);
   CHECK(floor.plateau->mean == Approx(0.0225).margin(0.0003));
   CHECK(floor.above_zero());
   CHECK((floor.tau > 10 && floor.tau < 30));
-  const ForkCourse mxfp8 = fit_course(in_nats(kMxfp8), kSmall).value();
+  const ForkCourse mxfp8 = fit_course(real_course("mxfp8"), kSmall).value();
   CHECK(mxfp8.change.mean < -0.004);
   REQUIRE(mxfp8.plateau);
   CHECK(mxfp8.plateau->mean == Approx(0.0147).margin(0.0003));
   CHECK(mxfp8.above_zero());
   // 150 steps are too few to show a plateau here: a logarithm fits better.
-  const ForkCourse tensorwise = fit_course(in_nats(kTensorwise), kSmall).value();
+  const ForkCourse tensorwise = fit_course(real_course("tensorwise"), kSmall).value();
   CHECK(tensorwise.shape == CourseShape::falling);
   CHECK_FALSE(tensorwise.plateau);
-  const ForkCourse one_bit = fit_course(in_nats(kOneBit), kSmall).value();
+  const ForkCourse one_bit = fit_course(real_course("one bit"), kSmall).value();
   CHECK(one_bit.shape == CourseShape::flat);
   REQUIRE(one_bit.plateau);
   CHECK(std::abs(one_bit.plateau->mean) < 0.0002);
