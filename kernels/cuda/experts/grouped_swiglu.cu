@@ -100,9 +100,9 @@ void CudaDevice::do_grouped_swiglu(const ops::GroupedSwiglu& op) {
   using namespace cuda;
   const ExpertRows rows(op.groups, op.weights);
   if (op.limit > 0)
-    produce_swiglu(*this, ClampedSource(op.gate_up, rows, op.limit), op.s, &op.groups);
+    produce_operand(*this, ClampedSource(op.gate_up, rows, op.limit), op.s, &op.groups);
   else
-    produce_swiglu(*this, SwigluSource<ExpertRows>(op.gate_up, rows), op.s, &op.groups);
+    produce_operand(*this, SwigluSource<ExpertRows>(op.gate_up, rows), op.s, &op.groups);
   launched("grouped_swiglu");
 }
 

@@ -92,7 +92,7 @@ struct ActivateBackwardSource : BiasColumns {
 void CudaDevice::do_activate(const ops::Activate& op) {
   using namespace cuda;
   with_any_activation<CudaMath>(op.activation, [&](auto act) {
-    produce_swiglu(*this, ActivateSource<decltype(act)>(op.z, op.bias), op.s);
+    produce_operand(*this, ActivateSource<decltype(act)>(op.z, op.bias), op.s);
   });
   launched("activate");
 }

@@ -2,7 +2,7 @@
 // recomputation, and backward. Rows, passes and sums are those of rmsnorm.cu. The variance is that of the
 // deviations from the mean, which costs a second sum over the row in registers. Bytes per element are RMSNorm's.
 #include "kernels/cuda/hopper/early_start.cuh"
-#include "kernels/cuda/quantize/produce.cuh"
+#include "kernels/cuda/layers/norm.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -223,43 +223,11 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
   writer.finish(maxima);
 }
 
-/// Runs the backward of rows that a block of `shape` holds.
-template <int kVectors, bool kBias>
-void run_layernorm_backward(CudaDevice& device, const ops::LayernormBackward& op, const RowShape& shape) {
-  constexpr int kSums = kBias ? 2 : 1;
-  const auto kernel = layernorm_backward_kernel<kVectors, kBias>;
-  const std::size_t shared_bytes = kSums * 2 * kVectors * shape.threads * sizeof(float4);
-  const int grid =
-      row_grid(device, kernel, shape.threads, shared_bytes, most_blocks_that_sum(device, op.x.rows));
-  const std::int64_t C = op.x.cols, sums = grid * kSums * C;
-  auto* partial = static_cast<float*>(
-      device.scratch(static_cast<std::size_t>(sums) * sizeof(float) + amax_scratch_bytes(device, op.dx)));
-  SplitOutput output = split(tile_output(device, op.dx, writes_value(op.dx), partial + sums));
-  if (output.later.tensor.result) output.later.tensor.count = grid;
-  if (output.later.wants_cast()) output.now.value = matrix(op.dx.value);
-  const LayernormBackwardArgs args{op.dresidual.as<std::uint16_t>(),
-                                   op.dh.as<std::uint16_t>(),
-                                   op.x.as<std::uint16_t>(),
-                                   op.weight.as<std::uint16_t>(),
-                                   op.mean.as<float>(),
-                                   op.rstd.as<float>(),
-                                   partial,
-                                   op.x.rows,
-                                   C,
-                                   op.gain_offset};
-  kernel<<<grid, shape.threads, shared_bytes, device.stream()>>>(args, output.now);
-  sum_rows(op.dweight, partial, grid, kSums * C, op.accumulate, device.stream());
-  if (kBias) sum_rows(op.dbias, partial + C, grid, kSums * C, op.accumulate, device.stream());
-  cast_value(device, op.dx.value, output.later);
-}
-
 }  // namespace
 }  // namespace cuda
 
 void CudaDevice::do_add_layernorm(const ops::AddLayernorm& op) {
   using namespace cuda;
-  void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
-  SplitOutput output = split(tile_output(*this, op.h, writes_value(op.h), amaxes));
   const LayernormArgs args{op.x.as<std::uint16_t>(),
                            op.branch.as<std::uint16_t>(),
                            op.weight.as<std::uint16_t>(),
@@ -271,46 +239,43 @@ void CudaDevice::do_add_layernorm(const ops::AddLayernorm& op) {
                            op.x.cols,
                            op.eps,
                            op.gain_offset};
-  const RowShape shape = row_shape(op.x.cols);
-  with_vectors(shape, [&](auto vectors) {
-    const auto kernel = add_layernorm_kernel<vectors>;
-    const int grid = row_grid(*this, kernel, shape.threads, 0, op.x.rows);
-    if (output.later.tensor.result) output.later.tensor.count = grid;
-    kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
-  });
   const LayernormSource source{matrix(op.branch.empty() ? op.x : op.sum),
                                matrix(op.weight),
                                matrix(op.bias),
                                op.mean.as<float>(),
                                op.rstd.as<float>(),
                                op.gain_offset};
-  if (writes_value(op.h))
-    cast_value(*this, op.h.value, output.later);
-  else
-    produce(*this, source, TileOutputs<1>{{output.later}});
-  quantize_from_value(*this, op.h);
+  run_norm(*this, op, args, source, [](auto vectors) { return add_layernorm_kernel<vectors>; });
   launched("add_layernorm");
 }
 
 void CudaDevice::do_recompute_layernorm(const ops::RecomputeLayernorm& op) {
   using namespace cuda;
-  void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
-  const TileOutput output = tile_output(*this, op.h, writes_value(op.h), amaxes);
   const LayernormSource source{matrix(op.sum),      matrix(op.weight),   matrix(op.bias),
                                op.mean.as<float>(), op.rstd.as<float>(), op.gain_offset};
-  produce(*this, source, TileOutputs<1>{{output}});
-  quantize_from_value(*this, op.h);
+  produce_operand(*this, source, op.h);
   launched("recompute_layernorm");
 }
 
 void CudaDevice::do_layernorm_backward(const ops::LayernormBackward& op) {
   using namespace cuda;
+  const LayernormBackwardArgs args{op.dresidual.as<std::uint16_t>(),
+                                   op.dh.as<std::uint16_t>(),
+                                   op.x.as<std::uint16_t>(),
+                                   op.weight.as<std::uint16_t>(),
+                                   op.mean.as<float>(),
+                                   op.rstd.as<float>(),
+                                   nullptr,
+                                   op.x.rows,
+                                   op.x.cols,
+                                   op.gain_offset};
   const RowShape shape = row_shape(op.x.cols);
   with_vectors(shape, [&](auto vectors) {
     if (op.dbias.empty())
-      run_layernorm_backward<vectors, false>(*this, op, shape);
+      run_norm_backward<vectors, 1>(*this, op, args, {}, shape, layernorm_backward_kernel<vectors, false>);
     else
-      run_layernorm_backward<vectors, true>(*this, op, shape);
+      run_norm_backward<vectors, 2>(*this, op, args, op.dbias, shape,
+                                    layernorm_backward_kernel<vectors, true>);
   });
   quantize_from_value(*this, op.dx);
   launched("layernorm_backward");

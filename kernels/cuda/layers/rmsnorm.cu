@@ -8,7 +8,7 @@
 // element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read and 2 written; plus
 // the copies, and 2 read per further pass.
 #include "kernels/cuda/hopper/early_start.cuh"
-#include "kernels/cuda/quantize/produce.cuh"
+#include "kernels/cuda/layers/norm.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 struct NormBackwardArgs {
   const std::uint16_t *dresidual, *dh, *x, *weight;  // dresidual may be null
   const float* rstd;
-  float* dweight;  // [blocks, cols] partial sums
+  float* partial;  // [blocks, cols] partial sums of dweight
   std::int64_t rows, cols;
   float offset;
 };
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     if (writer.col(v) < a.cols) {
-      auto* dweight = reinterpret_cast<float4*>(a.dweight + blockIdx.x * a.cols + writer.col(v));
+      auto* dweight = reinterpret_cast<float4*>(a.partial + blockIdx.x * a.cols + writer.col(v));
       dweight[0] = sums[2 * v * blockDim.x];
       dweight[1] = sums[(2 * v + 1) * blockDim.x];
     }
@@ -190,8 +190,6 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 
 void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   using namespace cuda;
-  void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
-  SplitOutput output = split(tile_output(*this, op.h, writes_value(op.h), amaxes));
   const NormArgs args{op.x.as<std::uint16_t>(),
                       op.branch.as<std::uint16_t>(),
                       op.weight.as<std::uint16_t>(),
@@ -201,58 +199,33 @@ void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
                       op.x.cols,
                       op.eps,
                       op.gain_offset};
-  const RowShape shape = row_shape(op.x.cols);
-  with_vectors(shape, [&](auto vectors) {
-    const auto kernel = add_rmsnorm_kernel<vectors>;
-    const int grid = row_grid(*this, kernel, shape.threads, 0, op.x.rows);
-    if (output.later.tensor.result) output.later.tensor.count = grid;
-    kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
-  });
   const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>(),
                           op.gain_offset};
-  if (writes_value(op.h))
-    cast_value(*this, op.h.value, output.later);
-  else
-    produce(*this, source, TileOutputs<1>{{output.later}});
-  quantize_from_value(*this, op.h);
+  run_norm(*this, op, args, source, [](auto vectors) { return add_rmsnorm_kernel<vectors>; });
   launched("add_rmsnorm");
 }
 
 void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   using namespace cuda;
-  void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
-  const TileOutput output = tile_output(*this, op.h, writes_value(op.h), amaxes);
-  produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>(), op.gain_offset},
-          TileOutputs<1>{{output}});
-  quantize_from_value(*this, op.h);
+  produce_operand(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>(), op.gain_offset},
+                  op.h);
   launched("recompute_rmsnorm");
 }
 
 void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
   using namespace cuda;
+  const NormBackwardArgs args{op.dresidual.as<std::uint16_t>(),
+                              op.dh.as<std::uint16_t>(),
+                              op.x.as<std::uint16_t>(),
+                              op.weight.as<std::uint16_t>(),
+                              op.rstd.as<float>(),
+                              nullptr,
+                              op.x.rows,
+                              op.x.cols,
+                              op.gain_offset};
   const RowShape shape = row_shape(op.x.cols);
   with_vectors(shape, [&](auto vectors) {
-    const auto kernel = rmsnorm_backward_kernel<vectors>;
-    const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4);
-    const int grid =
-        row_grid(*this, kernel, shape.threads, shared_bytes, most_blocks_that_sum(*this, op.x.rows));
-    const std::size_t partial_bytes = static_cast<std::size_t>(grid) * op.x.cols * sizeof(float);
-    auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dx)));
-    SplitOutput output = split(tile_output(*this, op.dx, writes_value(op.dx), partial + grid * op.x.cols));
-    if (output.later.tensor.result) output.later.tensor.count = grid;
-    if (output.later.wants_cast()) output.now.value = matrix(op.dx.value);
-    const NormBackwardArgs args{op.dresidual.as<std::uint16_t>(),
-                                op.dh.as<std::uint16_t>(),
-                                op.x.as<std::uint16_t>(),
-                                op.weight.as<std::uint16_t>(),
-                                op.rstd.as<float>(),
-                                partial,
-                                op.x.rows,
-                                op.x.cols,
-                                op.gain_offset};
-    kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
-    sum_rows(op.dweight, partial, grid, op.x.cols, op.accumulate, stream());
-    cast_value(*this, op.dx.value, output.later);
+    run_norm_backward<vectors, 1>(*this, op, args, {}, shape, rmsnorm_backward_kernel<vectors>);
   });
   quantize_from_value(*this, op.dx);
   launched("rmsnorm_backward");

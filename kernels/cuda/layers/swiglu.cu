@@ -6,7 +6,7 @@ namespace precbench {
 void CudaDevice::do_swiglu(const ops::Swiglu& op) {
   using namespace cuda;
   with_activation<CudaMath>(op.activation, [&](auto act) {
-    produce_swiglu(*this, SwigluSource<AllRows, decltype(act)>(op.gate_up, {}), op.s);
+    produce_operand(*this, SwigluSource<AllRows, decltype(act)>(op.gate_up, {}), op.s);
   });
   launched("swiglu");
 }

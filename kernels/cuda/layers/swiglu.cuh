@@ -133,16 +133,6 @@ struct SwigluBackwardSource : NoColumns {
   }
 };
 
-/// Writes s from a Source.
-template <class Source>
-void produce_swiglu(CudaDevice& device, const Source& source, const QuantizedTensor& s,
-                    const Groups* groups = nullptr) {
-  void* amaxes = device.scratch(amax_scratch_bytes(device, s, groups));
-  const TileOutput output = tile_output(device, s, writes_value(s), amaxes, groups);
-  produce(device, source, TileOutputs<1>{{output}});
-  quantize_from_value(device, s);
-}
-
 /// Writes dgate_up and s, which may be empty, from a Source of dgate, dup and s, each F wide. `scratch`: amax_scratch_bytes of
 /// both.
 template <class Source>

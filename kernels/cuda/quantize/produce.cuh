@@ -126,4 +126,13 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
   }
 }
 
+/// Makes an operand from a source. `groups`: of a grouped value.
+template <class Source>
+void produce_operand(CudaDevice& device, const Source& source, const QuantizedTensor& x,
+                     const Groups* groups = nullptr) {
+  void* amaxes = device.scratch(amax_scratch_bytes(device, x, groups));
+  produce(device, source, TileOutputs<1>{{tile_output(device, x, writes_value(x), amaxes, groups)}});
+  quantize_from_value(device, x);
+}
+
 }  // namespace precbench::cuda
