@@ -33,8 +33,8 @@ int count_of(const StepWork& step, WorkClass work_class) {
 
 std::string shape_text(const GemmShape& shape) {
   if (shape.m == 0) return "unknown shape";
-  return fmt::format("{}{} x {} x {}", shape.batch > 1 ? fmt::format("{} x ", shape.batch) : "", shape.m,
-                     shape.n, shape.k);
+  return fmt::format("{}{} x {} x {}{}", shape.batch > 1 ? fmt::format("{} x ", shape.batch) : "", shape.m,
+                     shape.n, shape.k, shape.groups > 1 ? fmt::format(", {} groups", shape.groups) : "");
 }
 
 std::string marks_text(const TraceSteps& steps) {
@@ -138,13 +138,11 @@ std::string gemm_table(const ExplainedTrace& one, const Screen& screen) {
       continue;
     }
     const double flops = row.shape.flops() * row.calls;
-    table.rows.push_back({shape_text(row.shape),
-                          std::string(name_of(row.shape.format)) + (row.shape.rowwise ? " rowwise" : ""),
-                          std::to_string(row.calls), ms_text(static_cast<double>(row.time)),
-                          row.expected > 0 ? ms_text(row.expected) : "-",
-                          row.shape.m && row.time > 0
-                              ? fmt::format("{:.0f}", flops / static_cast<double>(row.time) / 1e3)
-                              : "-"});
+    table.rows.push_back(
+        {shape_text(row.shape), format_text(row.shape), std::to_string(row.calls),
+         ms_text(static_cast<double>(row.time)), row.expected > 0 ? ms_text(row.expected) : "-",
+         row.shape.m && row.time > 0 ? fmt::format("{:.0f}", flops / static_cast<double>(row.time) / 1e3)
+                                     : "-"});
   }
   if (table.rows.empty()) return "";
   std::string text = "\n" + render_term(table, screen);
@@ -249,7 +247,8 @@ nlohmann::ordered_json trace_json(const ExplainedTrace& one) {
          {"n", row.shape.n},
          {"k", row.shape.k},
          {"format", name_of(row.shape.format)},
-         {"rowwise", row.shape.rowwise},
+         {"scaled_format", format_text(row.shape)},
+         {"groups", row.shape.groups},
          {"calls", row.calls},
          {"ms", ms(static_cast<double>(row.time))},
          {"expected_ms", row.expected > 0 ? nlohmann::ordered_json(ms(row.expected)) : nullptr}});

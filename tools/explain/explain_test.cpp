@@ -16,6 +16,7 @@ using testing::KinetoWriter;
 using testing::parsed;
 using testing::Planted;
 using testing::StepWriter;
+using testing::TraceDims;
 
 ExplainedTrace explained(const std::string& json) {
   const testing::PlainRates expectation;
@@ -212,12 +213,46 @@ TEST_CASE("explain: GEMM shapes and formats come from the operation's inputs", "
                      {0, 0, 0, 0}};
   const auto scaled = gemm_of("aten::_scaled_mm", fp8);
   REQUIRE(scaled);
-  CHECK(*scaled == GemmShape{1, 4096, 8192, 2048, GemmFormat::fp8, true, true});
+  CHECK(*scaled == GemmShape{.m = 4096,
+                             .n = 8192,
+                             .k = 2048,
+                             .format = GemmFormat::fp8,
+                             .scales = GemmScales::row,
+                             .e5m2 = true});
   const OpInputs add{{{8192}, {4096, 2048}, {2048, 8192}}, {"float", "c10::Half", "c10::Half"}, {0, 0, 0}};
   REQUIRE(gemm_of("aten::addmm", add));
   CHECK(gemm_of("aten::addmm", add)->format == GemmFormat::fp16);
   CHECK_FALSE(gemm_of("aten::mul", fp8));
   CHECK_FALSE(gemm_of("aten::mm", {{{2, 3}, {4, 5}}, {}, {0, 0}}));  // sizes that do not fit
+}
+
+TEST_CASE("explain: scales of blocks, packed FP4 and grouped GEMMs come from the operation's inputs",
+          "[explain]") {
+  const std::string e4m3 = "c10::Float8_e4m3fn", e8m0 = "c10::Float8_e8m0fnu", fp4 = "c10::Float4_e2m1fn_x2",
+                    bf16 = "c10::BFloat16";
+  const auto gemm = [](const char* op, TraceDims dims, std::vector<std::string> types) {
+    std::vector<std::int64_t> elements(dims.size(), 0);
+    return gemm_of(op, {std::move(dims), std::move(types), elements}).value();
+  };
+  const GemmShape mx =
+      gemm("aten::_scaled_mm", {{512, 256}, {256, 128}, {4096}, {1024}}, {e4m3, e4m3, e8m0, e8m0});
+  CHECK(format_text(mx) == "MXFP8");
+  const GemmShape nv =
+      gemm("aten::_scaled_mm", {{512, 128}, {128, 128}, {8192}, {2048}}, {fp4, fp4, e4m3, e4m3});
+  CHECK(format_text(nv) == "NVFP4");
+  CHECK(nv.k == 256);  // two elements in a byte
+  CHECK(format_text(gemm("aten::_scaled_mm", {{512, 256}, {256, 128}, {512, 2}, {2, 1}},
+                         {e4m3, e4m3, "float", "float"})) == "FP8 blockwise");
+  const GemmShape forward = gemm("aten::_grouped_mm", {{4096, 256}, {8, 256, 128}, {8}}, {bf16, bf16, "int"});
+  CHECK(forward == GemmShape{.m = 4096, .n = 128, .k = 256, .format = GemmFormat::bf16, .groups = 8});
+  const GemmShape weights = gemm("aten::_grouped_mm", {{128, 4096}, {4096, 256}, {8}}, {bf16, bf16, "int"});
+  CHECK(weights ==
+        GemmShape{.m = 128, .n = 256, .k = 4096, .format = GemmFormat::bf16, .groups = 8, .k_divided = true});
+  CHECK(weights.flops() == forward.flops());
+  const GemmShape rows = gemm("aten::_scaled_grouped_mm", {{4096, 256}, {8, 256, 128}, {4096}, {8, 128}, {8}},
+                              {e4m3, e4m3, "float", "float", "int"});
+  CHECK(rows.groups == 8);
+  CHECK(format_text(rows) == "FP8 rowwise");
 }
 
 TEST_CASE("explain: kernels are classified by name and operation", "[explain]") {

@@ -15,7 +15,7 @@ namespace {
 std::int64_t tokens_of(const std::vector<Work>& work) {
   std::map<std::int64_t, int> counts;
   for (const Work& one : work)
-    if (one.gemm && one.gemm->m > 0 && one.gemm->batch == 1) ++counts[one.gemm->m];
+    if (one.gemm && one.gemm->m > 0 && one.gemm->single()) ++counts[one.gemm->m];
   const auto most =
       std::max_element(counts.begin(), counts.end(), [](auto& a, auto& b) { return a.second < b.second; });
   return most == counts.end() ? 0 : most->first;
@@ -33,7 +33,7 @@ std::int64_t vocabulary_of(const TrainingTrace& trace, const StepWork& step) {
     }
   std::map<std::int64_t, int> counts;
   for (const Work& work : step.work)
-    if (work.gemm && work.gemm->batch == 1)
+    if (work.gemm && work.gemm->single())
       for (const std::int64_t size : {work.gemm->m, work.gemm->n, work.gemm->k})
         if (size >= 16384) ++counts[size];
   for (const auto& [size, count] : counts)
@@ -54,7 +54,7 @@ Explanation explain_trace(const TrainingTrace& trace, const Expectation* expecta
   std::set<std::uint32_t> counted;
   for (const Work& work : step.work) {
     if (work.work_class != WorkClass::gemm) continue;
-    const bool wgrad = work.gemm->k == all.tokens && work.gemm->m != all.tokens;
+    const bool wgrad = work.gemm->k_divided || (work.gemm->k == all.tokens && work.gemm->m != all.tokens);
     GemmRow& row = rows[{*work.gemm, wgrad}];
     row.shape = *work.gemm;
     row.wgrad = wgrad;
@@ -65,7 +65,7 @@ Explanation explain_trace(const TrainingTrace& trace, const Expectation* expecta
   double measured = 0, expected = 0;
   for (auto& [key, row] : rows) {
     if (expectation) row.expected = expectation->gemm(row.shape, row.shape.format, row.wgrad) * row.calls;
-    if (row.expected > 0 && is_16_bit(row.shape.format) && is_aligned(row.shape) && row.shape.batch == 1) {
+    if (row.expected > 0 && is_16_bit(row.shape.format) && is_aligned(row.shape) && row.shape.single()) {
       measured += static_cast<double>(row.time);
       expected += row.expected;
     }

@@ -85,7 +85,7 @@ void find_alignment(StepRepairs& step) {
   std::string example;
   std::map<GemmShape, double> factors;
   for (const GemmRow& row : step.all.gemms) {
-    if (row.shape.m == 0 || row.shape.batch > 1 || is_aligned(row.shape) || !step.expected) continue;
+    if (row.shape.m == 0 || !row.shape.single() || is_aligned(row.shape) || !step.expected) continue;
     const double after = step.expected->gemm(padded(row.shape), row.shape.format, row.wgrad) * row.calls *
                          step.all.calibration;
     if (after <= 0 || static_cast<double>(row.time) < 1.15 * after) continue;
@@ -116,12 +116,12 @@ void find_alignment(StepRepairs& step) {
 
 void find_unconverted(StepRepairs& step) {
   double lost = 0, time = 0, fp8_time = 0, fp8_expected = 0;
-  bool rowwise = false;
+  GemmScales scales = GemmScales::tensor;
   for (const GemmRow& row : step.all.gemms)
     if (row.shape.format == GemmFormat::fp8) {
       fp8_time += static_cast<double>(row.time);
       fp8_expected += row.expected;
-      rowwise |= row.shape.rowwise;
+      scales = std::max(scales, row.shape.scales);
     }
   if (fp8_time == 0 || !step.expected) return;
   const double calibration = fp8_expected > 0 ? fp8_time / fp8_expected : 1;
@@ -130,10 +130,10 @@ void find_unconverted(StepRepairs& step) {
   std::map<GemmShape, double> factors;
   for (const GemmRow& row : step.all.gemms) {
     GemmShape shape = row.shape;
-    if (!is_16_bit(shape.format) || shape.m == 0 || shape.batch > 1 || is_head(step, shape) ||
+    if (!is_16_bit(shape.format) || shape.m == 0 || !shape.single() || is_head(step, shape) ||
         row.time <= 0 || shape.m % 16 != 0 || shape.n % 16 != 0 || shape.k % 16 != 0)
       continue;
-    shape.rowwise = rowwise;
+    shape.scales = scales;
     const double gemm = step.expected->gemm(shape, GemmFormat::fp8, row.wgrad);
     const double after = (gemm * calibration + cast * operands(shape)) * row.calls;
     if (gemm <= 0) continue;

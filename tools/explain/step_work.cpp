@@ -213,30 +213,68 @@ const char* name_of(GemmFormat format) {
   return names[static_cast<std::size_t>(format)];
 }
 
+std::string format_text(const GemmShape& shape) {
+  const std::string format = name_of(shape.format);
+  switch (shape.scales) {
+    case GemmScales::row:
+      return format + " rowwise";
+    case GemmScales::block:
+      return format + " blockwise";
+    case GemmScales::mx:
+      return "MX" + format;
+    case GemmScales::nvfp4:
+      return "NV" + format;
+    default:
+      return format;
+  }
+}
+
 std::optional<GemmShape> gemm_of(std::string_view op, const OpInputs& inputs) {
   if (!is_gemm_op(op)) return std::nullopt;
   const std::size_t first = op == "aten::addmm" || op == "aten::baddbmm" ? 1 : 0;
   if (inputs.dims.size() < first + 2) return std::nullopt;
   const auto &a = inputs.dims[first], &b = inputs.dims[first + 1];
+  const bool scaled = op.find("_scaled") != std::string_view::npos,
+             grouped = op.find("_grouped") != std::string_view::npos;
   GemmShape shape;
   if (a.size() == 2 && b.size() == 2) {
     shape.m = a[0], shape.k = a[1], shape.n = b[1];
     if (b[0] != a[1]) return std::nullopt;
+    // The ends of the groups are a vector with one entry for each.
+    const std::size_t ends = scaled ? 4 : 2;
+    shape.k_divided = grouped && inputs.dims.size() > ends && inputs.dims[ends].size() == 1;
+    if (shape.k_divided) shape.groups = inputs.dims[ends][0];
+  } else if (grouped && a.size() == 2 && b.size() == 3) {
+    shape.groups = b[0], shape.m = a[0], shape.k = a[1], shape.n = b[2];
+    if (b[1] != a[1]) return std::nullopt;
+  } else if (grouped && a.size() == 3 && b.size() == 2) {  // the same, transposed
+    shape.groups = a[0], shape.m = b[1], shape.k = a[2], shape.n = a[1];
+    if (b[0] != a[2]) return std::nullopt;
   } else if (a.size() == 3 && b.size() == 3) {
     shape.batch = a[0], shape.m = a[1], shape.k = a[2], shape.n = b[2];
     if (b[1] != a[2] || b[0] != a[0]) return std::nullopt;
   } else {
     return std::nullopt;
   }
-  if (std::min({shape.batch, shape.m, shape.n, shape.k}) < 1 ||
-      std::max({shape.batch, shape.m, shape.n, shape.k}) > 1'000'000'000)
+  if (std::min({shape.batch, shape.m, shape.n, shape.k, shape.groups}) < 1 ||
+      std::max({shape.batch, shape.m, shape.n, shape.k, shape.groups}) > 1'000'000'000)
     return std::nullopt;
   if (inputs.types.size() > first + 1) {
     shape.format = format_of_type(inputs.types[first]);
     shape.e5m2 = has_any(inputs.types[first], {"e5m2"}) || has_any(inputs.types[first + 1], {"e5m2"});
   }
-  if (op == "aten::_scaled_mm" && inputs.dims.size() > 2)
-    shape.rowwise = inputs.dims[2].size() == 2 && inputs.dims[2][0] > 1;
+  if (inputs.types.size() > first && has_any(inputs.types[first], {"_x2"})) shape.k *= 2;  // two in a byte
+  if (!scaled || inputs.dims.size() < 3) return shape;
+  const auto& scale = inputs.dims[2];
+  const std::string type = inputs.types.size() > 2 ? inputs.types[2] : "";
+  if (has_any(type, {"e8m0"}))
+    shape.scales = GemmScales::mx;
+  else if (has_any(type, {"Float8"}))
+    shape.scales = GemmScales::nvfp4;
+  else if (scale.size() == 2 && scale[0] > 1)
+    shape.scales = scale[1] > 1 ? GemmScales::block : GemmScales::row;
+  else if (grouped && scale.size() == 1 && scale[0] > 1)  // rows of all groups in turn
+    shape.scales = GemmScales::row;
   return shape;
 }
 

@@ -31,19 +31,28 @@ const char* name_of(WorkClass work_class);
 enum class GemmFormat : std::uint8_t { bf16, fp16, fp32, fp8, fp4, int8, unknown };
 const char* name_of(GemmFormat format);
 
+/// Scales of FP8 and FP4 operands: one per tensor, per row, per 1 x 128 and 128 x 128, per 32 (MX) or per 16 elements
+/// (NVFP4).
+enum class GemmScales : std::uint8_t { tensor, row, block, mx, nvfp4 };
+
 /// D[m,n] = A[m,k] B[k,n], `batch` times.
 struct GemmShape {
   std::int64_t batch = 1, m = 0, n = 0, k = 0;
   GemmFormat format = GemmFormat::unknown;
-  bool rowwise = false;  ///< FP8 with a scale per row
-  bool e5m2 = false;     ///< one operand is E5M2: a gradient
+  GemmScales scales = GemmScales::tensor;
+  bool e5m2 = false;        ///< one operand is E5M2: a gradient
+  std::int64_t groups = 1;  ///< experts of a grouped GEMM, which divide m, or k if `k_divided`
+  bool k_divided = false;
 
   double flops() const {
     return 2.0 * static_cast<double>(batch) * static_cast<double>(m) * static_cast<double>(n) *
            static_cast<double>(k);
   }
+  bool single() const { return batch == 1 && groups == 1; }
   auto operator<=>(const GemmShape&) const = default;
 };
+/// Returns "FP8", "FP8 rowwise", "MXFP8", "NVFP4".
+std::string format_text(const GemmShape& shape);
 
 inline bool is_16_bit(GemmFormat format) { return format == GemmFormat::bf16 || format == GemmFormat::fp16; }
 

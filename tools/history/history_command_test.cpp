@@ -200,4 +200,31 @@ TEST_CASE("history scripts: both commits run A B B A", "[history]") {
   CHECK(contains(answer.text, "+3.00%"));
 }
 
+TEST_CASE("history scripts: a nightly run keeps its history on a branch", "[history]") {
+  const TempDirectory directory;
+  const std::string root = directory.path().string();
+  const Answer made = output_of(
+      "cd " + root + " && git init -q --bare origin && git clone -q origin tree 2>&1 && mkdir -p tree/build && printf '#!/bin/sh\n"
+      "echo \"$NIGHT\" >>out/history.jsonl\nexit $STATUS\n' >tree/build/precbench && chmod +x tree/build/precbench");
+  INFO(made.text);
+  REQUIRE(made.status == 0);
+  const auto night = [&](const std::string& name, int status) {
+    return output_of(fmt::format("cd {}/tree && env NIGHT={} STATUS={} bash {}/tools/history/nightly.sh 2>&1", root, name, status,
+                                 PRECBENCH_SOURCE_DIR))
+        .status;
+  };
+  const auto kept = [&] { return output_of("cd " + root + "/origin && git show nightly-history:history.jsonl").text; };
+  CHECK(night("first", 3) == 3);
+  CHECK(kept() == "first\n");
+  CHECK(night("second", 1) == 1);
+  CHECK(kept() == "first\nsecond\n");
+  CHECK(night("broken", 2) == 2);
+  CHECK(kept() == "first\nsecond\n");
+  CHECK(night("third", 0) == 0);
+  CHECK(kept() == "first\nsecond\nthird\n");
+  // An unreachable origin is no new history.
+  output_of("rm -rf " + root + "/origin");
+  CHECK(night("fourth", 0) == 2);
+}
+
 }  // namespace precbench

@@ -2,11 +2,14 @@
 #include "tools/program/explain_program.h"
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cmath>
+#include <optional>
 
 #include "bench/machine/machine.h"
 #include "bench/machine/machine_names.h"
 #include "bench/predict/cost_model.h"
+#include "kernels/numerics/native_formats.h"
 #include "tools/explain/expectation.h"
 
 namespace precbench {
@@ -37,26 +40,51 @@ class RateExpectation final : public Expectation {
   CostModel model_;
 };
 
+/// Returns the formats of a GEMM's operands; null for those that the machine does not multiply natively.
+std::optional<std::array<OpFormat, 2>> operand_formats(const Machine& machine, GemmFormat format,
+                                                       GemmScales scales, bool wgrad) {
+  const auto both = [&](DType dtype, Granularity granularity, ScaleType scale) {
+    const OpFormat operand{dtype, granularity, scale};
+    return std::array{operand, operand};
+  };
+  const NativeFormats native = machine.native;
+  const auto has = [&](NativeFormat kind) { return native[static_cast<std::size_t>(kind)]; };
+  if (is_16_bit(format)) return std::array<OpFormat, 2>{};
+  if (format == GemmFormat::fp4 && scales == GemmScales::nvfp4 && has(NativeFormat::fp4))
+    return both(DType::e2m1, Granularity::block_1x16, ScaleType::e4m3);
+  if (format != GemmFormat::fp8 || !machine.fp8_tflops) return std::nullopt;
+  std::array<OpFormat, 2> formats = both(DType::e4m3, Granularity::tensor, ScaleType::f32);
+  switch (scales) {
+    case GemmScales::row:
+      return both(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
+    case GemmScales::block:
+      formats = both(DType::e4m3, Granularity::block_1x128, ScaleType::f32);
+      if (!wgrad) formats[1].granularity = Granularity::block_128x128;
+      return formats;
+    case GemmScales::mx:
+      if (!has(NativeFormat::mx8)) return std::nullopt;
+      return both(DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0);
+    default:
+      if (wgrad) formats[0].dtype = DType::e5m2;
+      return formats;
+  }
+}
+
 double RateExpectation::gemm(const GemmShape& shape, GemmFormat format, bool wgrad) const {
-  if (shape.m == 0 || (format != GemmFormat::bf16 && format != GemmFormat::fp16 && format != GemmFormat::fp8))
-    return 0;
-  if (format == GemmFormat::fp8 && !model_.machine().fp8_tflops) return 0;
+  const auto formats = operand_formats(model_.machine(), format, shape.scales, wgrad);
+  if (shape.m == 0 || !formats) return 0;
   OpCost cost;
-  cost.name = wgrad ? "matmul wgrad" : "matmul fprop";
+  cost.name = shape.groups > 1 ? (wgrad ? "grouped_matmul wgrad" : "grouped_matmul fprop")
+                               : (wgrad ? "matmul wgrad" : "matmul fprop");
   cost.op_class = OpClass::gemm;
   cost.flops = shape.flops() / static_cast<double>(shape.batch);
   const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n),
-             k = static_cast<double>(shape.k);
-  const double element = format == GemmFormat::fp8 ? 1 : 2;
-  cost.bytes = element * (m * k + n * k) + 2 * m * n;
-  cost.shape = {shape.m, shape.n, shape.k};
-  if (format == GemmFormat::fp8) {
-    cost.math = DType::e4m3;
-    const OpFormat operand = shape.rowwise ? OpFormat{DType::e4m3, Granularity::row, ScaleType::f32_pow2}
-                                           : OpFormat{DType::e4m3, Granularity::tensor, ScaleType::f32};
-    cost.formats = {operand, operand};
-    if (wgrad && !shape.rowwise) cost.formats[0].dtype = DType::e5m2;
-  }
+             k = static_cast<double>(shape.k), groups = static_cast<double>(shape.groups);
+  const double element = format == GemmFormat::fp4 ? 0.5 : format == GemmFormat::fp8 ? 1 : 2;
+  cost.bytes = element * (m * k + n * k * (wgrad ? 1 : groups)) + 2 * m * n * (wgrad ? groups : 1);
+  cost.shape = {shape.m, shape.n, shape.k, shape.groups > 1 ? shape.groups : 0};
+  cost.formats = *formats;
+  cost.math = is_16_bit(format) ? DType::bf16 : cost.formats[1].dtype;
   const double seconds = model_.time(cost).seconds * static_cast<double>(shape.batch);
   return std::isfinite(seconds) ? seconds * kNanoseconds : 0;
 }
