@@ -29,7 +29,7 @@ def without_first_step(events):
 
 
 def trimmed(trace):
-    """Returns the trace as text, with an event on each line and times from the first."""
+    """Returns the trace as text, with an event on each line and times from the first in tenths of microseconds."""
     events = [e for e in trace["traceEvents"] if e.get("ph") == "X" and e.get("cat") in CATEGORIES]
     events = without_first_step(events)
     first = min(e["ts"] for e in events)
@@ -45,7 +45,7 @@ def trimmed(trace):
     lines = []
     for e in sorted(events, key=lambda e: e["ts"]):
         arguments = {key: e["args"][key] for key in ARGUMENTS if key in e.get("args", {})}
-        kept = dict(ph="X", cat=e["cat"], name=e["name"][:LONGEST_NAME], tid=e["tid"], ts=round(e["ts"] - first, 3), dur=round(e["dur"], 3),
+        kept = dict(ph="X", cat=e["cat"], name=e["name"][:LONGEST_NAME], tid=e["tid"], ts=round(e["ts"] - first, 1), dur=round(e["dur"], 1),
                     args=arguments)
         lines.append(json.dumps(kept, separators=(",", ":")))
     devices = [dict(id=0, name=trace["deviceProperties"][0]["name"])]
@@ -66,7 +66,7 @@ def main():
         variant["trace"] = packed.name.removesuffix(".gz") + ".xz"
         with gzip.open(packed) as file:
             text = trimmed(json.load(file))
-        (out / variant["trace"]).write_bytes(lzma.compress(text.encode()))
+        (out / variant["trace"]).write_bytes(lzma.compress(text.encode(), filters=[dict(id=lzma.FILTER_LZMA2, preset=9 | lzma.PRESET_EXTREME, lc=4, pb=0)]))
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
