@@ -2,7 +2,7 @@
 """Judges `precbench explain` on traces with planted faults: is the planted one named first, and its gain predicted?
 
 tools/explain/judge_traces.py [FOLDER]     FOLDER: of trim_traces.py or make_traces.py, default results/h200/traces; prints Markdown
-tools/explain/judge_traces.py --check      fails if the tables in tools/explain/README.md differ; --write renews them
+tools/explain/judge_traces.py --check      fails if the tables in tools/explain/judged.md differ; --write renews them
 
 PRECBENCH: the program, default build/precbench. A measured gain is the time of the repaired variant beside the faulty one, without the
 profiler, as a share of the faulty step. A fault whose repair makes the step slower is none: it should not be named.
@@ -11,7 +11,7 @@ import json, os, pathlib, subprocess, sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("PRECBENCH", str(ROOT / "build/precbench"))
-PAGE = ROOT / "tools/explain/README.md"
+PAGE = ROOT / "tools/explain/judged.md"
 END = "<!-- end -->\n"
 FOLDERS = {"": ROOT / "results/h200/traces", " held-out": ROOT / "results/h200/traces/held-out"}  # by what the mark of its tables ends with
 LEAST_GAIN = 0.02  # a planted fault that costs less is not one
