@@ -88,8 +88,8 @@ class Search {
   LayoutSearch run() {
     enumerate();
     if (found_.candidates == 0)
-      throw InvalidInput(fmt::format("no layout divides --gpus {} and --global-batch {}{}", question_.c.gpus,
-                                     question_.global_batch,
+      throw InvalidInput(fmt::format("no layout is possible with --gpus {} and --global-batch {}{}",
+                                     question_.c.gpus, question_.global_batch,
                                      rule_ ? "; the first rule broken: " + *rule_ : ""));
     std::make_heap(candidates_.begin(), candidates_.end(), std::greater<>());
     while (!candidates_.empty()) {

@@ -156,7 +156,7 @@ TEST_CASE("search_layouts: a batch that nothing divides is refused with the rule
   Case c = question.c;
   c.batch = 3;
   CHECK(refusal_of([&] { search_one(question, c, cost_model); }) ==
-        "no layout divides --gpus 8 and --global-batch 32");
+        "no layout is possible with --gpus 8 and --global-batch 32");
   c.batch = 1, c.pipeline = 4, c.virtual_stages = 3;
   CHECK(contains(refusal_of([&] { search_one(question, c, cost_model); }), "--virtual-stages 3"));
 }

@@ -142,7 +142,10 @@ TEST_CASE("make_advice: unproven, diverged and too large recipes are never recom
   const Advice large = advice_of(table, expected, 1e12);
   CHECK(large.status == kNothingFits);
   CHECK(contains(headline(large).front(), "Nothing fits: NVIDIA H200 has 140.0 GiB"));
-  CHECK(contains(headline(large).front(), "It fits with --gpus 8."));
+  CHECK(contains(headline(large).front(),
+                 "It fits with --gpus 8; tensor or pipeline ranks may need fewer GPUs"));
+  table.would_fit = "--recompute block";
+  CHECK(contains(headline(advice_of(table, expected, 1e12)).front(), "It fits with --recompute block."));
 }
 
 TEST_CASE("make_advice: a recipe that is known to fail is never recommended, whatever a study says",

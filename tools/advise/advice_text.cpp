@@ -154,6 +154,13 @@ std::string reasons_against(const Advice& advice) {
   return words;
 }
 
+/// Returns a sentence about a change with which training all weights fits. The change has no layout that precbench only predicts.
+std::string fits_with(const std::string& change) {
+  const bool more_gpus = change.find("--gpus") != std::string::npos;
+  return fmt::format("It fits with {}{}.", change,
+                     more_gpus ? "; tensor or pipeline ranks may need fewer GPUs (precbench plan)" : "");
+}
+
 std::string nothing_fits_words(const Advice& advice) {
   const auto& board = advice.speeds.gpu.memory;
   const auto& least = advice.speeds.least_bytes;
@@ -161,7 +168,7 @@ std::string nothing_fits_words(const Advice& advice) {
       "Nothing fits: {} has {} GiB, and the smallest setting tried needs {} in addition to the driver's. {}",
       advice.speeds.gpu.name, board ? gib(static_cast<double>(*board)) : "less",
       least ? gib(*least) + " GiB" : "more",
-      advice.speeds.would_fit ? fmt::format("It fits with {}.", *advice.speeds.would_fit)
+      advice.speeds.would_fit ? fits_with(*advice.speeds.would_fit)
                               : "Neither recomputation nor more GPUs would do.");
 }
 
@@ -174,7 +181,7 @@ std::vector<std::string> adapter_words(const Advice& advice) {
       fmt::format("Training all weights takes at least {} GiB per GPU, and {} has {} for it.{}",
                   advice.speeds.least_bytes ? gib(*advice.speeds.least_bytes) : "more",
                   advice.speeds.gpu.name, gib(static_cast<double>(advice.speeds.limit_bytes)),
-                  advice.speeds.would_fit ? fmt::format(" It fits with {}.", *advice.speeds.would_fit) : "")};
+                  advice.speeds.would_fit ? " " + fits_with(*advice.speeds.would_fit) : "")};
   if (pick.is_bf16())
     lines.emplace_back("GEMMs and frozen weights in BF16 have no loss gap.");
   else
