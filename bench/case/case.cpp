@@ -42,7 +42,8 @@ constexpr const char* kMeasurement = "Measurement";
 /// Word for an OptionalReal that is not set.
 constexpr const char* kAuto = "auto";
 
-constexpr const char* kTensorHint = "add --tensor N, which sweep --dry-run --on MACHINE predicts";
+constexpr const char* kTensorHint =
+    "add --tensor N, which the CPU runs and sweep --dry-run --on MACHINE predicts";
 constexpr const char* kPipelineHint = "add --pipeline N, which sweep --dry-run --on MACHINE predicts";
 
 constexpr bool kAxis = true;
@@ -132,7 +133,7 @@ std::vector<Field> make_fields() {
       number("context", kWork, "ranks", "context parallelism: ranks that share each sequence", &Case::context,
              kAxis, 1, "", when_set, kMaxRanks),
       number("tensor", kWork, "ranks",
-             "tensor parallelism with sequence parallelism; predicted only (sweep --dry-run --on)",
+             "tensor parallelism with sequence parallelism; on a GPU predicted only (sweep --dry-run --on)",
              &Case::tensor, kAxis, 1, "", predicted, kMaxRanks)
           .also("tp"),
       number("pipeline", kWork, "stages", "pipeline parallelism; predicted only (sweep --dry-run --on)",

@@ -1,5 +1,5 @@
-// Rules of tensor and pipeline parallelism, of a sharded optimizer and of overlapped traffic, which this program predicts
-// and does not run. The rules of one rank's share are those of support_rules.cpp. See rules.h.
+// Rules of predicted layouts: tensor and pipeline parallelism, a sharded optimizer and overlapped traffic. The rules of one
+// rank's share, and of tensor ranks that run, are those of support_rules.cpp. See rules.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,9 +25,10 @@ std::string nearest_text(const char* flag, const std::optional<std::int64_t>& ne
   return near ? fmt::format("; the nearest that works: {} {}", flag, *near) : "";
 }
 
-/// Returns true if ranks hold equal shares of the key heads, or each of them one that several ranks have.
-bool divides_kv_heads(std::int64_t kv_heads, std::int64_t ranks) {
-  return kv_heads % ranks == 0 || ranks % kv_heads == 0;
+/// Returns true if ranks hold equal shares of the key heads, or in predictions each of them one that several ranks have.
+bool divides_kv_heads(const Plan& plan, std::int64_t ranks) {
+  const std::int64_t kv_heads = plan.model.kv_heads;
+  return kv_heads % ranks == 0 || (is_predicted_only(plan.fields) && ranks % kv_heads == 0);
 }
 
 /// Returns what `ranks` tensor ranks do not divide, with its size; null if they divide all.
@@ -39,7 +40,7 @@ Why undivided_by_tensor(const Plan& plan, std::int64_t ranks) {
   };
   for (const auto& [name, size] : {Divided{"heads", m.heads}, {"ffn", m.ffn}, {"vocab", m.vocab}})
     if (size % ranks != 0) return fmt::format("{} ({})", name, size);
-  if (!divides_kv_heads(m.kv_heads, ranks)) return fmt::format("kv_heads ({})", m.kv_heads);
+  if (!divides_kv_heads(plan, ranks)) return fmt::format("kv_heads ({})", m.kv_heads);
   const std::int64_t tokens = plan.T / plan.fields.context;
   if (tokens % ranks != 0)
     return fmt::format("the {} of a sequence that sequence parallelism divides", plural(tokens, "token"));
@@ -61,20 +62,6 @@ Why undivided_experts(const Plan& plan) {
         nearest_text("--ep", nearest_that_works(c.ep, moe.rule.experts,
                                                 [&](std::int64_t ep) { return ep > 1 && works(ep); })));
   return std::nullopt;
-}
-
-Why undivided_model(const Plan& plan) {
-  const Case& c = plan.fields;
-  const auto undivided = undivided_by_tensor(plan, c.tensor);
-  if (!undivided) return std::nullopt;
-  const auto divides = [&](std::int64_t ranks) { return !undivided_by_tensor(plan, ranks); };
-  const auto fits = [&](std::int64_t ranks) {
-    return divides(ranks) && c.gpus % (ranks * c.pipeline * c.context) == 0;
-  };
-  auto near = nearest_that_works(c.tensor, plan.model.heads, fits);
-  if (!near) near = nearest_that_works(c.tensor, plan.model.heads, divides);
-  return fmt::format("--tensor {}: does not divide {}{}", c.tensor, *undivided,
-                     nearest_text("--tensor", near));
 }
 
 /// Returns true if stages with so many groups hold equal numbers of layers, or would if the embedding and the head
@@ -156,17 +143,6 @@ Why undivided_layers(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Checks that a whole number of replicas has all ranks.
-Why undivided_ranks(const Plan& plan) {
-  const Case& c = plan.fields;
-  const std::int64_t replica = c.tensor * c.context * c.pipeline;
-  if (c.gpus % replica == 0) return std::nullopt;
-  return fmt::format(
-      "--gpus {}: not a multiple of {}, the ranks of a replica (tensor {} x context {} x pipeline {}){}",
-      c.gpus, replica, c.tensor, c.context, c.pipeline,
-      nearest_text("--gpus", std::max<std::int64_t>(1, (c.gpus + replica / 2) / replica) * replica));
-}
-
 Why without_replicas(const Plan& plan) {
   if (has_optimizer_replicas(plan.fields, plan.model)) return std::nullopt;
   return fmt::format("--shard-optimizer on: no rank has a replica of its {}; use --shard-optimizer off",
@@ -220,6 +196,30 @@ constexpr Rule kLayoutRules[] = {
 };
 
 }  // namespace
+
+std::optional<std::string> undivided_model(const Plan& plan) {
+  const Case& c = plan.fields;
+  const auto undivided = undivided_by_tensor(plan, c.tensor);
+  if (!undivided) return std::nullopt;
+  const auto divides = [&](std::int64_t ranks) { return !undivided_by_tensor(plan, ranks); };
+  const auto fits = [&](std::int64_t ranks) {
+    return divides(ranks) && c.gpus % (ranks * c.pipeline * c.context) == 0;
+  };
+  auto near = nearest_that_works(c.tensor, plan.model.heads, fits);
+  if (!near) near = nearest_that_works(c.tensor, plan.model.heads, divides);
+  return fmt::format("--tensor {}: does not divide {}{}", c.tensor, *undivided,
+                     nearest_text("--tensor", near));
+}
+
+std::optional<std::string> undivided_ranks(const Plan& plan) {
+  const Case& c = plan.fields;
+  const std::int64_t replica = c.tensor * c.context * c.pipeline;
+  if (c.gpus % replica == 0) return std::nullopt;
+  return fmt::format(
+      "--gpus {}: not a multiple of {}, the ranks of a replica (tensor {} x context {} x pipeline {}){}",
+      c.gpus, replica, c.tensor, c.context, c.pipeline,
+      nearest_text("--gpus", std::max<std::int64_t>(1, (c.gpus + replica / 2) / replica) * replica));
+}
 
 std::optional<std::string> undivided_chunks(const Plan& plan) {
   const std::int64_t chunks = 2 * plan.fields.context;

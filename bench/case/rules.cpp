@@ -7,6 +7,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/base/plural.h"
+#include "kernels/gpu/device_info.h"
 
 namespace precbench {
 namespace {
@@ -18,6 +19,7 @@ std::string text_of(const std::string& word, const Plan& plan) {
   if (word == "head_dim") return fmt::format("{}", plan.model.head_dim);
   if (word == "v_dim") return fmt::format("{}", plan.model.v_dim());
   if (word == "ranks") return plural(plan.ranks, "rank");
+  if (word == "data_ranks") return plural(plan.ranks / plan.fields.tensor, "rank");
   if (word == "blocks") return plural(plan.model.layers, "block");
   if (word == "experts") return plural(plan.model.moe.rule.experts, "expert");
   if (word == "tokens") return plural(plan.tokens_per_micro_step(), "token");
@@ -38,18 +40,23 @@ bool is_set(const Rule& rule, const Plan& plan) {
   return !rule.field || precbench::is_set(plan.fields, *rule.field);
 }
 
-/// Returns the first field of a layout that is predicted only; null if a case has none.
+/// Returns the first field of a layout that is predicted only; null if a case has none. Tensor ranks run on the CPU alone.
 const Field* predicted_field(const Case& c) {
+  const auto runs = [&](const Field& field) {
+    return field.member == CaseMember(&Case::tensor) && !is_gpu(c.device);
+  };
   for (const Field& field : case_fields())
-    if (field.identity == Identity::predicted && precbench::is_set(c, field.member)) return &field;
+    if (field.identity == Identity::predicted && precbench::is_set(c, field.member) && !runs(field))
+      return &field;
   return nullptr;
 }
 
 std::optional<std::string> predicted_only_reason(const Plan& plan) {
   const Field* field = predicted_field(plan.fields);
   if (!field) return std::nullopt;
-  return fmt::format("{} {}: predicted only, a run does not support it; use sweep --dry-run --on MACHINE",
-                     flag_of(*field), get_text(plan.fields, *field));
+  return fmt::format("{} {}: predicted only, a run {}does not support it; use sweep --dry-run --on MACHINE",
+                     flag_of(*field), get_text(plan.fields, *field),
+                     field->member == CaseMember(&Case::tensor) ? "on a GPU " : "");
 }
 
 }  // namespace

@@ -41,6 +41,9 @@ struct SampleFiles {
     model("tempered.json", R"("head_dim": 32, "layers_without_rope": [0], "temperature": 0.1,
                          "temperature_positions": 64)");
     model("window.json", R"("head_dim": 64, "sliding_window": 64)");
+    folder.write("blocks.json",
+                 R"({"layers": 1, "width": 256, "ffn": 192, "vocab": 256, "heads": 8, "kv_heads": 4,
+                                  "head_dim": 64})");
     model("wide.json", R"("head_dim": 264)");
     model("heads_of_96.json", R"("head_dim": 96)");
     model("heads_of_128.json", R"("head_dim": 128)");
@@ -243,6 +246,46 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
           {"--gpus 1 --context 2", "--context: 2 does not divide 1 rank"},
           {"--gpus 4 --context 2 --seq 130",
            "--context 2: seq 130 is not a multiple of 4, two chunks per rank"},
+          {"--gpus 2 --tensor 2", ""},
+          {"--gpus 8 --tensor 2 --context 2 --parallel fsdp --recipe tensorwise --accumulation 2", ""},
+          {"--gpus 3 --tensor 2",
+           "--gpus 3: not a multiple of 2, the ranks of a replica (tensor 2 x context 1 x pipeline 1); the nearest that "
+           "works: --gpus 4"},
+          {"--gpus 4 --tensor 4",
+           "--tensor 4: does not divide kv_heads (2); the nearest that works: --tensor 2"},
+          {"--gpus 8 --tensor 8",
+           "--tensor 8: does not divide heads (4); the nearest that works: --tensor 2"},
+          {"--gpus 2 --tensor 2 --seq 33",
+           "--tensor 2: does not divide the 33 tokens of a sequence that sequence parallelism divides; the nearest that "
+           "works: --tensor 1"},
+          {"--gpus 2 --tensor 2 --recipe mxfp8 --model @blocks.json", ""},
+          {"--gpus 4 --tensor 4 --recipe mxfp8 --model @blocks.json", "down: K=48 is not a multiple of 32"},
+          {"--gpus 2 --tensor 2 --model @latent.json",
+           "--tensor 2: latent attention (MLA) on tensor ranks is not supported; use --tensor 1"},
+          {"--gpus 2 --tensor 2 --model pythia-1b",
+           "--tensor 2: a block with parallel residuals on tensor ranks is not supported; use --tensor 1"},
+          {"--gpus 2 --tensor 2 --model gemma-2-2b",
+           "--tensor 2: a norm on the output of a half, or on all heads together, on tensor ranks is not supported; use "
+           "--tensor 1"},
+          {"--gpus 2 --tensor 2 --model @learned.json",
+           "--tensor 2: LayerNorm, biases, attention sinks and learned positions (learned) on tensor ranks are not "
+           "supported; use --tensor 1"},
+          {"--gpus 2 --tensor 2 --model tiny-moe",
+           "--tensor 2: experts (tiny-moe) on tensor ranks are not supported; use --ep with --tensor 1"},
+          {"--gpus 2 --tensor 2 --lora-rank 8",
+           "--tensor 2: LoRA on tensor ranks is not supported; use --tensor 1"},
+          {"--gpus 2 --tensor 2 --optimizer muon",
+           "--tensor 2: muon on tensor ranks is not supported; use adamw or lion"},
+          {"--gpus 2 --tensor 2 --moments e4m3",
+           "--tensor 2: weights, gradients and moments of tensor ranks are FP32 or BF16; use --gather bf16, --weights "
+           "bf16, --master fp32 or bf16, --grads and --moments fp32 or bf16"},
+          {"--gpus 2 --tensor 2 --recipe tensorwise --kept torchao",
+           "--tensor 2: tensor ranks gather activations again in backward instead of keeping more of them; use --kept "
+           "precbench"},
+          {"--gpus 2 --tensor 2 --recipe tensorwise --fidelity-batches 1",
+           "--tensor 2: --fidelity-batches, --eval-recipes and --sensitivity compare whole tensors; use --tensor 1"},
+          {"--gpus 8 --tensor 2 --parallel hsdp --shard-group 2", ""},
+          {"--gpus 8 --tensor 2 --parallel hsdp --shard-group 3", "--shard-group: 3 does not divide 4 ranks"},
           {"--gpus 8 --context 2 --parallel hsdp --shard-group 4", ""},
           {"--gpus 8 --context 2 --parallel hsdp --shard-group 3",
            "--shard-group: 3 does not divide 8 ranks"},
@@ -250,7 +293,8 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
            "--shard-group: 3 is not a multiple of --context 2, whose ranks share a shard group"},
           {"--gpus 4 --context 2 --recipe tensorwise --reduce-amax group", ""},
           {"--gpus 4 --recipe tensorwise --reduce-amax group",
-           "--reduce-amax group: no ranks share a sequence; add --context N"},
+           "--reduce-amax group: no ranks share a sequence; add --context N or --tensor N"},
+          {"--gpus 2 --tensor 2 --recipe tensorwise --reduce-amax group", ""},
           {"--gpus 4 --context 2 --recipe tensorwise --reduce-amax group --model tiny-moe --ep 2",
            "--reduce-amax group: an expert's rows are tokens of all of --ep's ranks; use on or off"},
           {"--gpus 2 --context 2 --recipe blockwise --seq 512", ""},
@@ -426,8 +470,8 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
           {"--model smollm2-135m --batch 1 --recipe blockwise_pow2 --flow on",
            "qkv: N=960 is not a multiple of 128 (flow: FP8 data is transposed in squares)"},
           // Layouts that are only predicted.
-          {"--tensor 2",
-           "--tensor 2: predicted only, a run does not support it; use sweep --dry-run --on MACHINE"},
+          {"--gpus 2 --tensor 2 --device cuda",
+           "--tensor 2: predicted only, a run on a GPU does not support it; use sweep --dry-run --on MACHINE"},
           {"--overlap context", "--overlap context: predicted only, a run does not support it"},
       },
       plan_of, told);

@@ -286,6 +286,21 @@ Why unsupported_layers(const Plan& plan) {
   return std::nullopt;
 }
 
+/// Checks the norms, biases and positions of a model that tensor ranks divide.
+bool has_undivided_parts(const Plan& plan) {
+  const ModelConfig& m = plan.model;
+  const BlockForm& block = m.block;
+  return block.norm != NormKind::rms || m.qkv_bias || block.o_bias || block.ffn_bias || m.head_bias ||
+         m.learned_positions > 0 || block.attention_sinks;
+}
+
+/// Checks that tensor ranks have state without scales or factors of whole tensors.
+bool has_state_of_whole_tensors(const Plan& plan) {
+  const ParameterOptions& p = plan.parameters;
+  return p.moments.scaled() || p.master == Master::fp16 || bits_of(p.gradients) == 8 || plan.fp8_gather ||
+         plan.fp8_weights;
+}
+
 bool on_latent(const Plan& plan) { return static_cast<bool>(plan.model.latent); }
 bool changes_recipe(const Plan& plan) { return !plan.later.empty(); }
 bool divides_experts(const Plan& plan) { return plan.parameters.expert_ranks > 1; }
@@ -322,13 +337,50 @@ constexpr Rule kSupportRules[] = {
     // Ranks.
     {&Case::context, "--context: {context} does not divide {ranks}",
      [](const Plan& p) { return p.ranks % p.fields.context != 0; }},
-    {&Case::shard_group, "--shard-group: {shard_group} does not divide {ranks}",
-     [](const Plan& p) { return p.ranks % p.fields.shard_group != 0; }},
+    {&Case::tensor, undivided_ranks},
+    {&Case::tensor,
+     "--tensor {tensor}: latent attention (MLA) on tensor ranks is not supported; use --tensor 1", on_latent},
+    {&Case::tensor,
+     "--tensor {tensor}: a block with parallel residuals on tensor ranks is not supported; use --tensor 1",
+     [](const Plan& p) { return p.model.block.residual != Residual::sequential; }},
+    {&Case::tensor,
+     "--tensor {tensor}: a norm on the output of a half, or on all heads together, on tensor ranks is not supported; use "
+     "--tensor 1",
+     [](const Plan& p) { return p.model.block.norms != NormPlace::before || p.model.norms_all_heads(); }},
+    {&Case::tensor,
+     "--tensor {tensor}: LayerNorm, biases, attention sinks and learned positions ({model}) on tensor ranks are not "
+     "supported; use --tensor 1",
+     has_undivided_parts},
+    {&Case::tensor,
+     "--tensor {tensor}: experts ({model}) on tensor ranks are not supported; use --ep with --tensor 1",
+     [](const Plan& p) { return static_cast<bool>(p.model.moe); }},
+    {&Case::tensor, "--tensor {tensor}: LoRA on tensor ranks is not supported; use --tensor 1",
+     [](const Plan& p) { return static_cast<bool>(p.parameters.lora); }},
+    {&Case::tensor, undivided_model},
+    {&Case::tensor, "--tensor {tensor}: {optimizer} on tensor ranks is not supported; use adamw or lion",
+     [](const Plan& p) { return p.fields.optimizer != "adamw" && p.fields.optimizer != "lion"; }},
+    {&Case::tensor,
+     "--tensor {tensor}: weights, gradients and moments of tensor ranks are FP32 or BF16; use --gather bf16, --weights "
+     "bf16, --master fp32 or bf16, --grads and --moments fp32 or bf16",
+     has_state_of_whole_tensors},
+    {&Case::tensor,
+     "--tensor {tensor}: tensor ranks gather activations again in backward instead of keeping more of them; use --kept "
+     "precbench",
+     [](const Plan& p) { return !(p.recipe.kept == KeptActivations{}); }},
+    {&Case::tensor,
+     "--tensor {tensor}: --fidelity-batches, --eval-recipes and --sensitivity compare whole tensors; use --tensor 1",
+     [](const Plan& p) {
+       return p.fields.fidelity_batches > 0 || !p.readings.empty() || !p.sensitivity.empty();
+     }},
+    {&Case::shard_group, "--shard-group: {shard_group} does not divide {data_ranks}",
+     [](const Plan& p) { return p.ranks / p.fields.tensor % p.fields.shard_group != 0; }},
     {&Case::shard_group,
      "--shard-group: {shard_group} is not a multiple of --context {context}, whose ranks share a shard group",
      [](const Plan& p) { return p.fields.shard_group % p.fields.context != 0; }},
-    {&Case::reduce_amax, "--reduce-amax group: no ranks share a sequence; add --context N",
-     [](const Plan& p) { return p.reduce_amax == ReduceAmax::group && p.fields.context == 1; }},
+    {&Case::reduce_amax, "--reduce-amax group: no ranks share a sequence; add --context N or --tensor N",
+     [](const Plan& p) {
+       return p.reduce_amax == ReduceAmax::group && p.fields.context == 1 && p.fields.tensor == 1;
+     }},
     {&Case::reduce_amax,
      "--reduce-amax group: an expert's rows are tokens of all of --ep's ranks; use on or off",
      [](const Plan& p) { return p.reduce_amax == ReduceAmax::group && divides_experts(p); }},
@@ -433,7 +485,7 @@ constexpr Rule kSupportRules[] = {
 }  // namespace
 
 std::optional<std::string> layers_unsupported_reason(const Plan& plan, const ConvertedLayers& layers) {
-  const ModelConfig& model = plan.model;
+  const ModelConfig model = tensor_share(plan.model, plan.parameters.parallel.tensor);
   const auto linear_unsupported_reason = [&](const LinearSpec& linear, bool experts) -> Why {
     // An expert's rows are padded to a multiple that its recipe supports.
     const std::int64_t rows = experts ? group_padding(layers.recipe) : plan.tokens_per_micro_step();

@@ -64,6 +64,7 @@ ParallelDims dims_of(const Case& c, DataParallel parallel) {
   return {.data = static_cast<int>(batch_ranks / shards),
           .shard = static_cast<int>(shards),
           .context = static_cast<int>(std::min(c.context, c.gpus)),
+          .tensor = static_cast<int>(std::min(c.tensor, c.gpus)),
           .context_shards = parallel != DataParallel::ddp};
 }
 

@@ -269,17 +269,17 @@ StateReader Checkpoint::reader() const {
     const StoredTensor& stored = file.at(name);
     const DType dtype = dtype_named(stored.dtype);
     const std::int64_t n = part.values.size();
-    const std::byte* from = checked(kind, stored, part.first, n);
+    const std::byte* from = checked(kind, stored, part.place.first, n);
     if (dtype == part.values.dtype) {
       std::memcpy(bytes.data(), from, bytes.size());
     } else {
       const auto scales = files_.find(kind + kScaleSuffix);
       const StoredTensor* scale = scales == files_.end() ? nullptr : &scales->second.at(name);
       if (scale) checked(scales->first, *scale, 0, scale->size());
-      narrow(bytes, part.values.dtype, widened(from, dtype, scale, part.first, n));
+      narrow(bytes, part.values.dtype, widened(from, dtype, scale, part.place.first, n));
     }
     const auto [begin, end] =
-        sums_.around(part.name, {bytes_of(dtype, part.first), bytes_of(dtype, part.first + n)});
+        sums_.around(part.name, {bytes_of(dtype, part.place.first), bytes_of(dtype, part.place.first + n)});
     file.forget(stored.data + begin, end - begin);
   };
 }

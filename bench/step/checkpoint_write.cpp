@@ -83,7 +83,7 @@ void write_parts(Rank& rank, const std::string& folder, const Layouts& layouts) 
   std::vector<std::byte> written;
   std::future<void> writing;
   rank.parameters().save_state([&](const StateTensor& part, std::vector<std::byte>& bytes) {
-    const std::int64_t first = bytes_of(part.values.dtype, part.first);
+    const std::int64_t first = bytes_of(part.values.dtype, part.place.first);
     sums.add(part.name, first, bytes.data(), static_cast<std::int64_t>(bytes.size()));
     if (writing.valid()) writing.get();
     written.swap(bytes);

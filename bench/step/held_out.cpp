@@ -93,7 +93,8 @@ void HeldOut::append_means(Rank& rank, const std::vector<std::uint64_t>& batch,
   for (std::size_t row = 0; row < tokens.size(); ++row)
     if (rank.counted()[row]) sums[rows.of(static_cast<std::int64_t>(row)) / T] += tokens[row];
   std::vector<float> own(round, 0.0f);
-  for (std::int64_t b = 0; b < B; ++b)
+  const bool counts = dims.place_of(rank.comm().rank()).tensor == 0;  // all tensor ranks have the same losses
+  for (std::int64_t b = 0; b < B && counts; ++b)
     own[begin + b] = static_cast<float>(sums[b] / static_cast<double>(data_->counted_targets(batch[b], T)));
   // A mean is nonzero only on the ranks that share its sequence; without context ranks the sum is exact.
   if (rank.comm().size() > 1) {

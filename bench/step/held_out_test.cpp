@@ -152,6 +152,21 @@ TEST_CASE("HeldOut: ranks that share sequences evaluate the same ones", "[held_o
   }
 }
 
+TEST_CASE("HeldOut: losses of tensor ranks count once", "[held_out][tensor]") {
+  HeldOutFiles files;
+  Case c = files.case_of("bf16", 1, "ddp");
+  c.model = "tiny";
+  const Evaluation one = evaluated(validate(c));
+  for (const auto& [ranks, parallel] : {std::tuple{2, "ddp"}, {4, "fsdp"}}) {
+    Case divided = files.case_of("bf16", ranks, parallel);
+    divided.model = "tiny", divided.tensor = 2;
+    const Evaluation many = evaluated(validate(divided));
+    CHECK(many.tokens == one.tokens);
+    CHECK(std::fabs(*many.loss - *one.loss) <= 5e-3);  // partial outputs are rounded to BF16
+    CHECK(*many.bf16_loss == *many.loss);
+  }
+}
+
 TEST_CASE("HeldOut: every seed and recipe reads the same sequences", "[held_out]") {
   HeldOutFiles files;
   Case c = files.case_of("bf16", 1, "ddp");

@@ -14,7 +14,7 @@ using namespace precbench::testing;
 namespace {
 
 constexpr const char* kDense =
-    R"({"layers": 2, "width": 64, "ffn": 128, "heads": 2, "kv_heads": 1, "head_dim": 32,
+    R"({"layers": 2, "width": 64, "ffn": 128, "heads": 4, "kv_heads": 2, "head_dim": 16,
   "vocab": 128})";
 constexpr const char* kExperts =
     R"({"layers": 2, "width": 64, "ffn": 128, "heads": 2, "kv_heads": 1, "head_dim": 32,
@@ -37,6 +37,7 @@ const std::vector<Use>& uses() {
       {"hsdp", [](Case& c) { c.parallel = "hsdp", c.shard_group = 2; }},
       {"context", [](Case& c) { c.context = 2; }},
       {"all ranks on one sequence", [](Case& c) { c.context = 4; }},
+      {"tensor", [](Case& c) { c.tensor = 2; }},
       {"experts", [](Case& c) { c.model = kExperts, c.ep = 2; }},
       {"experts over slots", [](Case& c) { c.model = kExperts, c.ep = 4, c.exchange = "slots"; }},
       {"latent attention", [](Case& c) { c.model = kLatent; }},
@@ -70,8 +71,8 @@ Case case_with(const Use& a, const Use& b, const TempDirectory& directory) {
 
 /// The same sequences on one rank.
 Case on_one(Case c) {
-  c.batch = c.gpus / c.context;
-  c.gpus = c.context = c.shard_group = c.ep = 1;
+  c.batch = c.gpus / (c.context * c.tensor);
+  c.gpus = c.context = c.tensor = c.shard_group = c.ep = 1;
   c.parallel = "ddp", c.gather = "bf16", c.reshard = "on", c.exchange = "gather", c.reduce_amax = "off";
   return c;
 }

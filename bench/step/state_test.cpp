@@ -25,14 +25,14 @@ struct StateSetup {
   std::string gather = "bf16";
   std::int64_t seed = 7, batch = 1;
   std::string keep_bf16 = "", switch_recipe = "";
-  int context = 1;
+  int context = 1, tensor = 1;
 };
 
 /// No unit is divisible into two or three shards without padding.
 Plan state_plan(const StateSetup& setup) {
   const TempDirectory directory;
   Case c;
-  c.model = directory.write("uneven.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
+  c.model = directory.write("uneven.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 4, "kv_heads": 2,
                                               "head_dim": 16, "vocab": 100, "qk_norm": true})");
   c.recipe = setup.recipe;
   c.seq = 32;
@@ -41,6 +41,7 @@ Plan state_plan(const StateSetup& setup) {
   c.parallel = setup.parallel;
   c.shard_group = setup.shard_group;
   c.context = setup.context;
+  c.tensor = setup.tensor;
   c.master = setup.master;
   c.moments = setup.moments;
   c.gather = setup.gather;
@@ -77,7 +78,7 @@ void save(Rank& rank, std::int64_t step, Checkpoint& checkpoint, std::mutex& mut
     const std::lock_guard lock(mutex);
     std::vector<std::byte>& whole = checkpoint.tensors[tensor.name];
     whole.resize(whole_size(tensor) * element_bytes(tensor));
-    std::memcpy(whole.data() + tensor.first * element_bytes(tensor), bytes.data(), bytes.size());
+    std::memcpy(whole.data() + tensor.place.first * element_bytes(tensor), bytes.data(), bytes.size());
     checkpoint.elements[tensor.name] += tensor.values.size();
   });
   if (me == 0) checkpoint.position = rank.position(step);
@@ -87,7 +88,7 @@ std::int64_t load(Rank& rank, const Checkpoint& checkpoint) {
   return rank.continue_from(
       checkpoint.position, [&](const StateTensor& tensor, std::vector<std::byte>& bytes) {
         const std::vector<std::byte>& whole = checkpoint.tensors.at(tensor.name);
-        std::memcpy(bytes.data(), whole.data() + tensor.first * element_bytes(tensor), bytes.size());
+        std::memcpy(bytes.data(), whole.data() + tensor.place.first * element_bytes(tensor), bytes.size());
       });
 }
 
@@ -177,6 +178,35 @@ TEST_CASE("state: a run over context ranks resumes in every layout of the same b
   }
 }
 
+TEST_CASE("state: a run over tensor ranks resumes in every layout of the same batch, and back",
+          "[state][tensor]") {
+  for (const char* master : {"fp32", "bf16_sr"}) {
+    const StateSetup one{.master = master, .recipe = "bf16", .batch = 2},
+        tensor{.ranks = 2, .master = master, .recipe = "bf16", .batch = 2, .tensor = 2},
+        fsdp{.ranks = 4, .parallel = "fsdp", .master = master, .recipe = "bf16", .tensor = 2},
+        hsdp{.ranks = 8,
+             .parallel = "hsdp",
+             .shard_group = 2,
+             .master = master,
+             .recipe = "bf16",
+             .batch = 1,
+             .context = 2,
+             .tensor = 2};
+    // Initial weights do not depend on the layout. A state that is loaded and saved is the same, whoever has it.
+    const StateOutcome first = run_until(one, 0), trained = run_until(one, 2);
+    for (const StateSetup& other : {tensor, fsdp, hsdp}) {
+      INFO(other.ranks << " ranks " << other.parallel << ", master " << master);
+      CHECK(first_difference(run_until(other, 0).end, first.end) == "");
+      CHECK(first_difference(run_until(other, 2, &trained.end).end, trained.end) == "");
+      const StateOutcome theirs = run_until(other, 2), straight = run_until(other, 3);
+      CHECK(first_difference(run_until(one, 2, &theirs.end).end, theirs.end) == "");
+      CHECK(first_difference(run_until(other, 3, &theirs.end).end, straight.end) == "");
+      // Partial outputs are rounded to BF16 before they are summed.
+      CHECK(std::fabs(run_until(one, 3, &theirs.end).losses[0] / straight.losses[2] - 1) <= 1e-3);
+    }
+  }
+}
+
 TEST_CASE("state: a run that switches recipes equals a second run resumed with the next recipe", "[state]") {
   for (StateSetup setup : {StateSetup{}, {.ranks = 2, .parallel = "fsdp"}})
     for (const char* next : {"rowwise", "bf16"}) {
@@ -239,7 +269,7 @@ TEST_CASE("state: save and load work with staging buffers of any size", "[state]
         CHECK(static_cast<std::int64_t>(bytes.size()) <= staging);
         CHECK(part.values.bytes() == static_cast<std::int64_t>(bytes.size()));
         std::vector<std::byte>& whole = tensors[part.name];
-        REQUIRE(part.first * element_bytes(part) == static_cast<std::int64_t>(whole.size()));
+        REQUIRE(part.place.first * element_bytes(part) == static_cast<std::int64_t>(whole.size()));
         whole.insert(whole.end(), bytes.begin(), bytes.end());
       };
       save_state(rank.device(), state, write, staging);
@@ -250,7 +280,8 @@ TEST_CASE("state: save and load work with staging buffers of any size", "[state]
     rank.parameters().initialize(plan.seed + 1, kInitialDeviation);
     CHECK(saved(100) != whole);
     const auto read = [&](const StateTensor& part, std::vector<std::byte>& bytes) {
-      std::memcpy(bytes.data(), whole.at(part.name).data() + part.first * element_bytes(part), bytes.size());
+      std::memcpy(bytes.data(), whole.at(part.name).data() + part.place.first * element_bytes(part),
+                  bytes.size());
     };
     load_state(rank.device(), state, read, 52);
     CHECK(saved(kStagingBytes) == whole);

@@ -54,7 +54,8 @@ ParallelGroups::ParallelGroups(Comm& all, const ParallelDims& dims, int expert_r
     : tokens(checked(all, dims, expert_ranks)),
       weights(along(all, dims, weight_axes(dims))),
       replicas(along(all, dims, replica_axes(dims))),
-      context(along(all, dims, {Axis::context}, Lane::own)) {
+      context(along(all, dims, {Axis::context}, Lane::own)),
+      tensor(along(all, dims, {Axis::tensor}, Lane::own)) {
   if (expert_ranks == 1) return;
   const int rank = all.rank(), part = rank % expert_ranks;
   experts = group_of(all, ranks_from(rank - part, 1, expert_ranks), Lane::shared);
@@ -63,7 +64,7 @@ ParallelGroups::ParallelGroups(Comm& all, const ParallelDims& dims, int expert_r
 
 std::vector<Comm*> ParallelGroups::comms() const {
   std::vector<Comm*> all = {&tokens};
-  for (const GroupComm* group : {&weights, &replicas, &context, &experts, &expert_replicas})
+  for (const GroupComm* group : {&weights, &replicas, &context, &tensor, &experts, &expert_replicas})
     if (group->owned) all.push_back(group->comm);
   return all;
 }

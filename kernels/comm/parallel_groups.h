@@ -4,6 +4,7 @@
 //   weights          one copy of the weights                  fsdp, hsdp: shard and context; ddp: none
 //   replicas         the same part of the weights             ddp: data and context; hsdp: data
 //   context          the same sequences
+//   tensor           the same rows: each has a part of every matrix
 //   tokens           one step: all ranks
 //   experts          one copy of every block's experts        consecutive ranks
 //   expert_replicas  the same part of the experts
@@ -30,7 +31,7 @@ struct ParallelGroups {
 
   Comm& tokens;
   GroupComm weights, replicas;
-  GroupComm context;                   ///< in a lane of its own: a step waits for its collectives at once
+  GroupComm context, tensor;           ///< in lanes of their own: a step waits for their collectives at once
   GroupComm experts, expert_replicas;  ///< null without expert parallelism
 
   /// Returns the communicators of a step's collectives, each once.

@@ -27,10 +27,13 @@ std::vector<Members> members_of(const ParallelDims& dims, int expert_ranks = 1) 
       if (group) group->all_reduce({&value, DType::f32, 1, 1});
       return static_cast<int>(value);
     };
-    all[comm.rank()] = {
-        {"tokens", sum(&groups.tokens)},         {"weights", sum(groups.weights.comm)},
-        {"replicas", sum(groups.replicas.comm)}, {"context", sum(groups.context.comm)},
-        {"experts", sum(groups.experts.comm)},   {"expert_replicas", sum(groups.expert_replicas.comm)}};
+    all[comm.rank()] = {{"tokens", sum(&groups.tokens)},
+                        {"weights", sum(groups.weights.comm)},
+                        {"replicas", sum(groups.replicas.comm)},
+                        {"context", sum(groups.context.comm)},
+                        {"tensor", sum(groups.tensor.comm)},
+                        {"experts", sum(groups.experts.comm)},
+                        {"expert_replicas", sum(groups.expert_replicas.comm)}};
     const std::vector<Comm*> comms = groups.comms();
     repeated[comm.rank()] = std::ssize(comms) - std::ssize(std::set<Comm*>(comms.begin(), comms.end()));
   });
@@ -47,6 +50,7 @@ TEST_CASE("ParallelGroups: hsdp shards within consecutive ranks, context ranks i
                             {"weights", 0x0f},
                             {"replicas", 0x11},
                             {"context", 0x03},
+                            {"tensor", 0},
                             {"experts", 0},
                             {"expert_replicas", 0}});
   CHECK(ranks[7].at("weights") == 0xf0);
@@ -61,6 +65,16 @@ TEST_CASE("ParallelGroups: with ddp the context ranks are replicas", "[comm]") {
     CHECK(rank.at("replicas") == 0x0f);
   }
   CHECK(ranks[2].at("context") == 0x0c);
+}
+
+TEST_CASE("ParallelGroups: tensor ranks are consecutive, and no replicas or shards of each other",
+          "[comm][tensor]") {
+  const std::vector<Members> ranks = members_of({.data = 2, .shard = 2, .tensor = 2});
+  CHECK(ranks[0].at("tensor") == 0x03);
+  CHECK(ranks[7].at("tensor") == 0xc0);
+  CHECK(ranks[7].at("weights") == 0xa0);
+  CHECK(ranks[7].at("replicas") == 0x88);
+  CHECK(ranks[7].at("tokens") == 0xff);
 }
 
 TEST_CASE("ParallelGroups: experts are divided by consecutive ranks of any axes", "[comm]") {

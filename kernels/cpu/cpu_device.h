@@ -134,6 +134,8 @@ class CpuDevice final : public Device {
   void do_grouped_matmul(const ops::GroupedMatmul& op) override;
   // cross_entropy.cpp
   void do_cross_entropy(const ops::CrossEntropy& op) override;
+  void do_logit_stats(const ops::LogitStats& op) override;
+  void do_logit_gradient(const ops::LogitGradient& op) override;
   // compare_logits.cpp
   void do_compare_logits(const ops::CompareLogits& op) override;
   // adamw.cpp

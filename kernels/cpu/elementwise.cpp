@@ -70,7 +70,7 @@ void CpuDevice::do_fill(const ops::Fill& op) {
 void CpuDevice::do_init_normal(const ops::InitNormal& op) {
   for_chunks(threads_, op.x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
     for (std::int64_t i = 0; i < n; ++i)
-      buffer[i] = op.std * irwin_hall_normal(op.seed, op.first_index + first + i);
+      buffer[i] = op.std * irwin_hall_normal(op.seed, op.index.of(first + i));
     cpu::store(op.x, first, n, buffer);
   });
 }

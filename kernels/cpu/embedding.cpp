@@ -1,5 +1,5 @@
 // Token embedding: a row copy in forward; backward adds each token's gradient row to its table row in token
-// order.
+// order. Tokens without a row in the table embed to 0 and have no gradient.
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +11,12 @@ namespace precbench {
 void CpuDevice::do_embedding(const ops::Embedding& op) {
   const std::int64_t C = op.x.cols;
   cpu::for_rows(threads_, op.x.rows, C, [&](std::int64_t r, float* buffer) {
-    cpu::store(op.x, r * C, C, cpu::load(op.table, op.tokens.as<std::int32_t>()[r] * C, C, buffer));
+    const std::int64_t row = op.tokens.as<std::int32_t>()[r] - op.first;
+    if (row < 0 || row >= op.table.rows)
+      std::fill_n(buffer, C, 0.0f);
+    else
+      return cpu::store(op.x, r * C, C, cpu::load(op.table, row * C, C, buffer));
+    cpu::store(op.x, r * C, C, buffer);
   });
 }
 
@@ -21,9 +26,10 @@ void CpuDevice::do_embedding_backward(const ops::EmbeddingBackward& op) {
   // token order, in FP32, and round once.
   std::vector<std::int64_t> next(M, -1), head(op.dtable.rows, -1), order;
   for (std::int64_t r = M - 1; r >= 0; --r) {
-    std::int64_t& first = head[op.tokens.as<std::int32_t>()[r]];
-    next[r] = first;
-    first = r;
+    const std::int64_t row = op.tokens.as<std::int32_t>()[r] - op.first;
+    if (row < 0 || row >= op.dtable.rows) continue;
+    next[r] = head[row];
+    head[row] = r;
   }
   for (std::int64_t v = 0; v < op.dtable.rows; ++v)
     if (head[v] >= 0) order.push_back(v);

@@ -48,7 +48,7 @@ inline void store_weights(const Tensor& weights, const Tensor& master, std::int6
   }
   for (std::int64_t i = 0; i < n; ++i)
     weights.as<std::uint16_t>()[first + i] =
-        bf16_encode_stochastic(w[i], random_bits(seed, options.first_index + first + i));
+        bf16_encode_stochastic(w[i], random_bits(seed, options.index.of(first + i)));
 }
 
 }  // namespace precbench::cpu

@@ -180,6 +180,8 @@ class CudaDevice final : public Device {
   void do_swiglu_backward(const ops::SwigluBackward& op) override;
   // cross_entropy.cu
   void do_cross_entropy(const ops::CrossEntropy& op) override;
+  void do_logit_stats(const ops::LogitStats& op) override;
+  void do_logit_gradient(const ops::LogitGradient& op) override;
   // compare_logits.cu
   void do_compare_logits(const ops::CompareLogits& op) override;
   // adamw.cu

@@ -100,7 +100,7 @@ PRECBENCH_OP_TEST(weight_amaxes_on, "adamw leaves the amaxes of the weights that
       amaxes.as<float>()[3] = 7.0f;  // raised, not replaced
       const auto copy = [&](const Tensor& t) { return t.empty() ? Tensor{} : b.put(t); };
       const Tensor dev_w = copy(w), dev_amaxes = copy(amaxes);
-      const UpdateOptions options{.max_norm = 0, .stochastic_rounding = stochastic, .first_index = 24};
+      const UpdateOptions options{.max_norm = 0, .stochastic_rounding = stochastic, .index = 24};
       const auto spans = [&](const Tensor& to) {
         std::vector<ops::WeightAmax> all;
         for (int i = 0; i < 4; ++i) all.push_back({kFirst[i], kLast[i], to.elements(i, 1)});

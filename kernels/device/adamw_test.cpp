@@ -173,7 +173,7 @@ TEST_CASE("adamw: stochastic rounding picks an adjacent BF16 value and is unbias
 TEST_CASE("adamw: stochastic rounding depends on the element's index in the model and not on the split",
           "[cpu][adamw]") {
   const auto device = make_cpu_device(2);
-  const UpdateOptions options{.stochastic_rounding = true, .first_index = 1000};
+  const UpdateOptions options{.stochastic_rounding = true, .index = 1000};
   const State whole = state(false, DType::bf16, DType::bf16), parts = whole, elsewhere = whole;
   adamw_step(*device, whole, kScalars, 2.0f, options);
   constexpr std::int64_t kCut = 123;
@@ -181,7 +181,7 @@ TEST_CASE("adamw: stochastic rounding depends on the element's index in the mode
     Owned words(DType::f32, 1, 4);
     std::memcpy(words.tensor().data, &kScalars, sizeof kScalars);
     UpdateOptions part = options;
-    part.first_index += first;
+    part.index = part.index.from(first);
     const auto cut = [&, first = first, count = count](const Owned& t) {
       return t.tensor().reshape(kSize, 1).slice_rows(first, count);
     };
@@ -196,7 +196,7 @@ TEST_CASE("adamw: stochastic rounding depends on the element's index in the mode
   }
   CHECK(parts.weights.bytes() == whole.weights.bytes());
   CHECK(parts.m.bytes() == whole.m.bytes());
-  adamw_step(*device, elsewhere, kScalars, 2.0f, {.stochastic_rounding = true, .first_index = 1001});
+  adamw_step(*device, elsewhere, kScalars, 2.0f, {.stochastic_rounding = true, .index = 1001});
   CHECK(elsewhere.weights.bytes() != whole.weights.bytes());
 }
 
@@ -311,10 +311,8 @@ PRECBENCH_OP_TEST(stochastic_on, "adamw rounds stochastically by the element's p
   std::memcpy(scalars.data, &step, sizeof step);
   b.cpu().zero({m});
   b.cpu().zero({g});
-  const UpdateOptions options{.weight_decay = 1.0f,
-                              .max_norm = 0,
-                              .stochastic_rounding = true,
-                              .first_index = (std::int64_t{1} << 34) + 3};
+  const UpdateOptions options{
+      .weight_decay = 1.0f, .max_norm = 0, .stochastic_rounding = true, .index = (std::int64_t{1} << 34) + 3};
   const Tensor before = host.converted(w, DType::bf16), dev_w = b.put(w);
   b.device().adamw({dev_w, {}, b.put(m), b.put(v), b.put(g), b.put(scalars), b.put(norm), options});
   b.cpu().adamw({w, {}, m, v, g, scalars, norm, options});

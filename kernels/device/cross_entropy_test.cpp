@@ -100,6 +100,22 @@ TEST_CASE("cross_entropy: a weight multiplies the loss and the gradient of its r
   }
 }
 
+TEST_CASE("logit_stats and logit_gradient: one rank's vocabulary gives the bits of cross_entropy",
+          "[cpu][cross_entropy]") {
+  const auto device = make_cpu_device(2);
+  const std::vector<float> values = normal(1, 20 * 77, 2.0f), factors = normal(2, 20);
+  for (const float softcap : {0.0f, 3.0f}) {
+    const Owned one(DType::f32, 20, 77, values), divided(DType::f32, 20, 77, values),
+        targets(targets_of(20, 77)), weights(DType::f32, 20, 1, factors);
+    const Owned loss(DType::f32, 20, 1), divided_loss(DType::f32, 20, 1), stats(DType::f32, 20, 3);
+    device->cross_entropy({loss, one, targets, 0.05f, softcap, weights});
+    device->logit_stats({stats, divided, targets, 0, softcap});
+    device->logit_gradient({divided_loss, divided, targets, stats, 0, 0.05f, softcap, weights});
+    CHECK(divided_loss.bytes() == loss.bytes());
+    CHECK(divided.bytes() == one.bytes());
+  }
+}
+
 // ---- any device against the CPU device
 
 namespace {
@@ -145,4 +161,47 @@ PRECBENCH_OP_TEST(cross_entropy_on, "cross_entropy, loss and gradient") {
   // The last two exceed a block's shared memory; rows of odd width are not aligned.
   for (const Size& size : {Size{300, 256}, Size{17, 1001}, Size{3, 128256}, Size{2, 121001}})
     for (const bool weighted : {false, true}) check_cross_entropy(b, size, weighted);
+}
+
+PRECBENCH_OP_TEST(divided_cross_entropy_on,
+                  "logit_stats and logit_gradient, over the vocabularies of two ranks") {
+  for (const Size& size : {Size{300, 256}, Size{17, 1002}})
+    for (const float softcap : {0.0f, 3.0f}) {
+      b.start();
+      HostMemory& host = b.host();
+      const auto [M, V] = size;
+      const std::int64_t own = V / 2;
+      INFO(M << " x " << V << " softcap " << softcap);
+      const Tensor targets = host.tokens(M, V), weights = host.random(DType::f32, M, 1, 1.0f);
+      targets.as<std::int32_t>()[0] = static_cast<std::int32_t>(own - 1);  // last of the first rank
+      targets.as<std::int32_t>()[1] = static_cast<std::int32_t>(own);
+      const Tensor whole = host.tensor(DType::bf16, M, V),
+                   parts[] = {host.random(DType::bf16, M, own, 3.0f), host.random(DType::bf16, M, own, 3.0f)};
+      for (std::int64_t i = 0; i < M * V; ++i)
+        HostMemory::set(whole, i, HostMemory::get(parts[i % V / own], i / V * own + i % own));
+      const Tensor loss = host.tensor(DType::f32, M, 1);
+      const Tensor dev_targets = b.put(targets), dev_weights = b.put(weights);
+      const Tensor stats = b.output(DType::f32, 2 * M, 3);
+      const Tensor dev_parts[] = {b.put(parts[0]), b.put(parts[1])};
+      b.cpu().cross_entropy({loss, whole, targets, 0.01f, softcap, weights});
+      for (int rank = 0; rank < 2; ++rank)
+        b.device().logit_stats(
+            {stats.slice_rows(rank * M, M), dev_parts[rank], dev_targets, rank * own, softcap});
+      for (int rank = 0; rank < 2; ++rank) {
+        const Tensor dev_loss = b.output(DType::f32, M, 1);
+        b.device().logit_gradient(
+            {dev_loss, dev_parts[rank], dev_targets, stats, rank * own, 0.01f, softcap, dev_weights});
+        const Tensor got_loss = b.fetch(dev_loss), got = b.fetch(dev_parts[rank]);
+        double worst_loss = 0, worst = 0;
+        for (std::int64_t r = 0; r < M; ++r) {
+          worst_loss = std::max<double>(worst_loss,
+                                        std::fabs(HostMemory::get(got_loss, r) - HostMemory::get(loss, r)));
+          for (std::int64_t v = 0; v < own; ++v)
+            worst = std::max<double>(worst, std::fabs(HostMemory::get(got, r * own + v) -
+                                                      HostMemory::get(whole, r * V + rank * own + v)));
+        }
+        CHECK(worst_loss <= 2e-5);      // FP32 sums of two parts; the losses are up to 40
+        CHECK(worst <= 0.04 * 0x1p-8);  // one rounding to BF16 of gradients up to 0.04
+      }
+    }
 }

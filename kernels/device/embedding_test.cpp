@@ -45,6 +45,30 @@ TEST_CASE("embedding_backward: adds the gradients of all occurrences of a token"
   }
 }
 
+TEST_CASE("embedding: ranks that divide the table embed their own tokens alone", "[cpu][embedding]") {
+  const auto device = make_cpu_device(2);
+  constexpr std::int64_t kFirst = 3;
+  const std::vector<float> values = rounded(normal(1, kVocabulary * kWidth));
+  const std::vector<float> gradients = rounded(normal(2, kTableRows * kWidth));
+  const Owned x(DType::f32, kTableRows, kWidth), whole(DType::f32, kVocabulary, kWidth, values);
+  const Owned dx(DType::f32, kTableRows, kWidth, gradients), dtable(DType::f32, kVocabulary, kWidth, values);
+  device->embedding({x, Owned(kTokens), whole});
+  device->embedding_backward({dtable, dx, Owned(kTokens)});
+  std::vector<float> sum(kTableRows * kWidth), updated;
+  for (const auto& [first, count] :
+       {std::pair<std::int64_t, std::int64_t>{0, kFirst}, {kFirst, kVocabulary - kFirst}}) {
+    const std::vector<float> rows(values.begin() + first * kWidth, values.begin() + (first + count) * kWidth);
+    const Owned part(DType::f32, kTableRows, kWidth), table(DType::f32, count, kWidth, rows);
+    device->embedding({part, Owned(kTokens), table, first});
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part.floats()[i];
+    device->embedding_backward({table, dx, Owned(kTokens), first});
+    const std::vector<float> own = table.floats();
+    updated.insert(updated.end(), own.begin(), own.end());
+  }
+  CHECK(sum == x.floats());
+  CHECK(updated == dtable.floats());
+}
+
 TEST_CASE("embedding_backward: is the derivative of embedding", "[cpu][embedding]") {
   const auto device = make_cpu_device(2);
   const std::vector<float> gradients = normal(2, kTableRows * kWidth);

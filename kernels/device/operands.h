@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kernels/numerics/activation.h"
+#include "kernels/numerics/element_map.h"
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/rope_table.h"
 #include "kernels/numerics/sequence_part.h"
@@ -183,7 +184,7 @@ struct UpdateOptions {
   float weight_decay = 0.1f;         ///< decoupled, times lr
   float max_norm = 1.0f;             ///< clip to this global gradient norm; 0: no clipping, see ops::Adamw
   bool stochastic_rounding = false;  ///< for BF16 weights without a master
-  std::int64_t first_index = 0;      ///< index of element 0 in the whole model: the random numbers' counter
+  ElementMap index = {};             ///< of elements in the whole model: the random numbers' counter
 };
 
 /// Scale of a stored moment, weight or gradient in f16 or e4m3 codes (state_formats.h).

@@ -319,6 +319,17 @@ OpCost CrossEntropy::cost() const {
                    logits);
 }
 
+OpCost LogitStats::cost() const {
+  return shaped_as(of("logit_stats", OpClass::head_loss, bytes(logits) + bytes(stats) + bytes(targets)),
+                   logits);
+}
+
+OpCost LogitGradient::cost() const {
+  return shaped_as(of("logit_gradient", OpClass::head_loss,
+                      2 * bytes(logits) + bytes(stats) + bytes(loss) + bytes(targets) + bytes(weights)),
+                   logits);
+}
+
 OpCost CompareLogits::cost() const {
   return of("compare_logits", OpClass::head_loss,
             bytes(reference) + bytes(logits) + bytes(targets) + bytes(out));

@@ -78,12 +78,12 @@ struct Add {
   OpCost cost() const;
 };
 
-/// x[i] = std * z(seed, first_index + i), z nearly normal (Irwin-Hall of 8), bit-identical on every device.
+/// x[i] = std * z(seed, index.of(i)), z nearly normal (Irwin-Hall of 8), bit-identical on every device.
 struct InitNormal {
   Tensor x;
   float std;
   std::uint64_t seed;
-  std::int64_t first_index;
+  ElementMap index;
   OpCost cost() const;
 };
 
@@ -192,15 +192,19 @@ struct PlaceRows {
 
 // ---- the model
 
-/// x[M,C] = table[tokens[M]]; tokens i32.
+/// x[M,C] = table[tokens[M]]; tokens i32. The table has the rows of tokens from `first` on; rows of x for tokens
+/// without a row are 0.
 struct Embedding {
   Tensor x, tokens, table;
+  std::int64_t first = 0;
   OpCost cost() const;
 };
 
-/// dtable[V,C] += dx[M,C] scattered by token, in token order (deterministic); dtable f32 or bf16.
+/// dtable[V,C] += dx[M,C] scattered by token, in token order (deterministic); dtable f32 or bf16. Tokens outside
+/// [first, first + V) have no row.
 struct EmbeddingBackward {
   Tensor dtable, dx, tokens;
+  std::int64_t first = 0;
   OpCost cost() const;
 };
 
@@ -428,6 +432,27 @@ struct CrossEntropy {
   OpCost cost() const;
 };
 
+/// Cross-entropy over a vocabulary that several ranks divide, in two ops. First each rank's part of every row:
+/// stats f32 [M, 3] = the largest of its logits [M, V], the sum of e^(logit - largest), and the target's logit; -inf
+/// if the target is not among the tokens from `first` on that this rank has.
+struct LogitStats {
+  Tensor stats, logits, targets;
+  std::int64_t first;
+  float softcap = 0;  ///< 0: none
+  OpCost cost() const;
+};
+
+/// Then what CrossEntropy writes, from the stats of all ranks in rank order, f32 [ranks, M, 3]: the loss is that of the
+/// whole vocabulary, the gradient that of this rank's logits.
+struct LogitGradient {
+  Tensor loss, logits, targets, stats;
+  std::int64_t first;
+  float scale;
+  float softcap = 0;
+  Tensor weights = {};
+  OpCost cost() const;
+};
+
 /// out f32 [M, 2]: for each row, how far the next-token distribution of `logits` is from that of `reference`,
 /// nats: the difference of the target's log-probability, and the divergence KL(reference || logits). Logits
 /// f32 or bf16 [M, V], of equal dtype; sums are FP64.
@@ -540,6 +565,8 @@ struct QuantizationError {
   OP(RoutedBiasBackward, routed_bias_backward)       \
   OP(UpdateRoutingBias, update_routing_bias)         \
   OP(CrossEntropy, cross_entropy)                    \
+  OP(LogitStats, logit_stats)                        \
+  OP(LogitGradient, logit_gradient)                  \
   OP(CompareLogits, compare_logits)                  \
   OP(Sum, sum)                                       \
   OP(SumOfSquares, sum_of_squares)                   \

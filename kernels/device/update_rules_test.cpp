@@ -230,7 +230,7 @@ PRECBENCH_OP_TEST(adafactor_parts_on, "what ranks have of a matrix adds up to it
   const Tensor w = host.random(DType::bf16, kMatrix, 1, 0.1f), squares = b.put(norm_of(host)),
                scalars = b.put(scalars_of(host)), in_parts = b.put(w), at_once = b.put(w);
   const auto update = [&](const Tensor& weights, std::int64_t first, std::int64_t count) {
-    const UpdateOptions o{.stochastic_rounding = true, .first_index = kPlace + first};
+    const UpdateOptions o{.stochastic_rounding = true, .index = kPlace + first};
     b.device().factored_update({weights.elements(first, count),
                                 {},
                                 moment,

@@ -48,7 +48,7 @@ struct StepSetup {
   MomentFormats moments = {};
   double capacity = 0;            ///< MoE capacity factor
   float balance = 0, z_loss = 0;  ///< coefficients of the router losses
-  ParallelDims parallel = {};     ///< B sequences on each rank, or on each group of context ranks
+  ParallelDims parallel = {};     ///< B sequences on each rank, or on each group of context and tensor ranks
   int expert_ranks = 1;
   ExchangeOptions exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
@@ -117,7 +117,8 @@ class TrialStep {
   }
 
   /// Runs forward and backward of all micro-steps; tokens, targets and weights of their losses (empty: 1
-  /// each) [accumulation * M]. Returns the mean loss of this rank's tokens in nats.
+  /// each) [accumulation * M]. Returns the mean loss of this rank's tokens in nats; tensor ranks each return their part
+  /// of the mean.
   double forward_backward(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                           const std::vector<float>& weights = {}) {
     if (static_cast<std::int64_t>(tokens.size()) != tokens_.size() || tokens.size() != targets.size() ||
@@ -145,7 +146,8 @@ class TrialStep {
 
   /// Enqueues forward and backward on the tokens of the last forward_backward. Can be captured as a graph.
   void enqueue() {
-    const float scale = 1.0f / static_cast<float>(tokens_.size() * setup_.parallel.ranks());
+    const float scale =
+        1.0f / static_cast<float>(tokens_.size() * (setup_.parallel.ranks() / setup_.parallel.tensor));
     parameters_.begin_step();
     for (int micro = 0; micro < setup_.accumulation; ++micro) {
       parameters_.begin_micro_step(micro);

@@ -211,7 +211,8 @@ TEST_CASE("LoRA: a step needs no BF16 weights beside their copies") {
     dropped.parameters().load_state(
         [&](const StateTensor& part, std::vector<std::byte>& bytes) {
           const std::vector<std::byte>& whole = saved.at(part.name);
-          std::copy_n(whole.begin() + bytes_of(part.values.dtype, part.first), bytes.size(), bytes.begin());
+          std::copy_n(whole.begin() + bytes_of(part.values.dtype, part.place.first), bytes.size(),
+                      bytes.begin());
         },
         false);
     CHECK(dropped.token_losses(tokens, targets) == of_file);
@@ -261,11 +262,11 @@ TEST_CASE("LoRA: a saved state continues with the same bits") {
   train(first, 0);
   std::map<std::string, std::vector<std::byte>> parts;
   first.parameters().save_state([&](const StateTensor& part, std::vector<std::byte>& bytes) {
-    parts[part.name + "@" + std::to_string(part.first)] = bytes;
+    parts[part.name + "@" + std::to_string(part.place.first)] = bytes;
   });
   CHECK(parts.count("frozen/model.norm.weight@0") == 1);
   second.parameters().load_state([&](const StateTensor& part, std::vector<std::byte>& bytes) {
-    bytes = parts.at(part.name + "@" + std::to_string(part.first));
+    bytes = parts.at(part.name + "@" + std::to_string(part.place.first));
   });
   train(first, 1);
   train(second, 1);

@@ -450,7 +450,7 @@ TEST_CASE("Parameters: shards hold every model element once per group", "[parame
       for (int u = 0; u < whole.unit_count(); ++u) {
         const Parameters::Shard shard = rank.parameters.shard(u);
         for (const Run& run : shard.runs)
-          for (std::int64_t i = 0; i < run.count; ++i) ++seen[run.in_model + i];
+          for (std::int64_t i = 0; i < run.count; ++i) ++seen[run.in_model.of(i)];
       }
     });
     std::int64_t once = 0, more = 0;

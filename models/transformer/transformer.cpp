@@ -29,7 +29,7 @@ Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, c
                          const TransformerOptions& options)
     : step_(device, arena, parameters, config, options),
       attention_(step_),
-      dense_ffn_(step_, LinearRole::gate_up, LinearRole::down, config.ffn),
+      dense_ffn_(step_, LinearRole::gate_up, LinearRole::down, step_.config.ffn),
       branch_output_(step_),
       moe_(step_),
       head_(step_),
@@ -40,7 +40,7 @@ Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, c
 
 void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   saved = {};  // the recipe may have changed since the previous step
-  saved.x = layer == 0 || keeps_norm_inputs() ? x0_ : step_.push(step_.config.width);
+  saved.x = layer == 0 || keeps_norm_inputs() ? x0_ : step_.push_stream();
   saved.norm1_input = step_.push_kept(step_.options.kept.norm_input, step_.config.width);
   saved.norm2_input = step_.push_kept(step_.options.kept.norm_input, step_.config.width);
   push_norm_statistics(step_, saved.norm1);
@@ -58,7 +58,7 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved, const Tensor& mid
   if (parallel())
     saved.mid = saved.x;
   else
-    saved.mid = mid.empty() ? step_.push(step_.config.width) : mid;
+    saved.mid = mid.empty() ? step_.push_stream() : mid;
   if (one_norm())
     saved.norm2 = {{}, {}, saved.norm1.rstd, saved.norm1.mean};
   else
@@ -250,7 +250,7 @@ void Transformer::ffn_backward(std::int64_t layer, Saved& saved, const BlockWeig
                         : dense_ffn_.backward(layer, std::get<FfnSaved>(saved.ffn), w, g, dy, norm);
   if (one_norm()) return step_.device.convert({dmid.value, dh});
   norm_backward(step_, dmid, {g.norm2, g.norm2_bias}, dx.value, dh, norm);
-  if (parallel() || !BranchOutput::plain(step_.config)) return;
+  if (parallel() || !BranchOutput::plain(step_)) return;
   step_.observe(layer, LinearRole::o, LinearOperand::dy, dmid);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::dy, dmid);
 }
@@ -269,12 +269,12 @@ void Transformer::attention_backward(std::int64_t layer, Saved& saved, const Blo
   QuantizedTensor dx = residual_gradient_.next(layer - 1);
   if (one_norm()) step_.device.add({dh, dmid.value});
   norm_backward(step_, dx, {g.norm1, g.norm1_bias}, one_norm() ? dout.value : dmid.value, dh, norm);
-  if (layer > 0 && BranchOutput::plain(step_.config))
+  if (layer > 0 && BranchOutput::plain(step_))
     step_.observe(layer - 1, LinearRole::down, LinearOperand::dy, dx);
 }
 
 QuantizedTensor Transformer::push_dmid(std::int64_t layer) {
-  return BranchOutput::plain(step_.config) && !parallel()
+  return BranchOutput::plain(step_) && !parallel()
              ? step_.operands.push_gradient(branch_, step_.linear(layer, LinearRole::o))
              : make_quantized_tensor(branch_, {}, {});
 }
@@ -312,7 +312,9 @@ void Transformer::embed(const Tokens& tokens) {
   const Layout& layout = parameters.model_layout();
   const Tensor unit = parameters.gather(layout.embedding_unit());
   parameters.prefetch(layout.block_unit(0));
-  step_.device.embedding({x0_, tokens.ids, layout.embedding(unit)});
+  step_.sum_over_tensor(x0_, [&](const Tensor& x) {
+    step_.device.embedding({x, tokens.ids, layout.embedding(unit), step_.first_token()});
+  });
   step_.scale(x0_, embedding_scale());
   const Tensor table = layout.positions(unit);
   if (!table.empty() && !step_.positions.empty()) {
@@ -346,19 +348,19 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tokens& tokens,
   Parameters& parameters = step_.parameters;
   Arena& arena = step_.arena;
   const Layout& layout = parameters.model_layout();
-  const std::int64_t layers = step_.config.layers, C = step_.config.width;
+  const std::int64_t layers = step_.config.layers;
   step_.micro_step = static_cast<std::uint32_t>(micro_step);
   step_.loss_scale = loss_scale;
   set_documents(tokens);
   // The embedding's gradient is the last and often the largest tensor. By then everything but its own input
   // is freed.
   const Scope scope(arena);
-  const Tensor dx0 = step_.push(C);
+  const Tensor dx0 = step_.push_stream();
   const Arena::Mark shared = arena.mark();
   losses_ = step_.push(DType::f32, step_.M, 1);
-  x0_ = step_.push(C);
-  branch_ = step_.push(C);
-  mid_ = step_.options.recompute.whole_block(0) || keeps_norm_inputs() ? step_.push(C) : Tensor{};
+  x0_ = step_.push_stream();
+  branch_ = step_.push_stream();
+  mid_ = step_.options.recompute.whole_block(0) || keeps_norm_inputs() ? step_.push_stream() : Tensor{};
   residual_gradient_.push(dx0);
   if (step_.lora) step_.lora->push_shared();
   embed(tokens);
@@ -394,19 +396,23 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tokens& tokens,
       step_.device.bias_backward({positions, true, dx});
     });
   step_.scale(dx0, embedding_scale());
-  step_.device.embedding_backward({dtable, dx0, tokens.ids});
+  Tensor dx = dx0;
+  if (step_.tensor) {
+    dx = step_.push(step_.config.width);
+    step_.tensor->all_gather(dx, dx0);
+  }
+  step_.device.embedding_backward({dtable, dx, tokens.ids, step_.first_token()});
   parameters.reduce(unit);
 }
 
 void Transformer::forward_to_head(const Tokens& tokens,
                                   const std::function<void(const Tensor& mid, const Tensor& branch)>& head) {
-  const std::int64_t C = step_.config.width;
   const Scope scope(step_.arena);
   const Evaluation evaluation(step_.parameters);
   set_documents(tokens);
-  x0_ = step_.push(C);
-  branch_ = step_.push(C);
-  mid_ = step_.push(C);
+  x0_ = step_.push_stream();
+  branch_ = step_.push_stream();
+  mid_ = step_.push_stream();
   embed(tokens);
   Tensor x = x0_;
   for (std::int64_t layer = 0; layer < step_.config.layers; ++layer) {

@@ -13,6 +13,11 @@
 // TransformerOptions::recompute drops parts of what a block saves, or all but the residual stream at its input;
 // backward makes them again, each in the half of the block that reads it. A forward pass alone keeps only the
 // residual stream from block to block.
+//
+// Ranks of tensor parallelism have some heads of attention, columns of the feed-forward network and tokens of the
+// vocabulary, and with sequence parallelism some rows of the residual stream. A norm's output is gathered for the GEMMs
+// behind it (norm.cpp), and what the last GEMM of a half writes is summed over the ranks and scattered
+// (StepContext::sum_over_tensor); backward likewise.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +65,7 @@ class Transformer {
  private:
   /// Tensors that a block's forward saves for its backward.
   struct Saved {
-    // Residual stream at the block's input and after attention, [M, width], and the norms' inputs in
+    // Residual stream at the block's input and after attention, [stream_rows, width], and the norms' inputs in
     // KeptActivations::norm_input, which then stay in its place; x and mid are memory of all blocks.
     Tensor x, mid;
     GemmOperand norm1_input, norm2_input;

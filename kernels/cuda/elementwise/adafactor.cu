@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kElementThreads)
       if (a.master) a.master[i] = w;
       if (!a.weights) continue;
       if (o.stochastic_rounding)
-        a.weights[i] = bf16_encode_stochastic(w, random_bits(step.seed, o.first_index + i));
+        a.weights[i] = bf16_encode_stochastic(w, random_bits(step.seed, o.index.of(i)));
       else
         from_float(a.weights[i], w);
     }

@@ -55,13 +55,13 @@ __global__ void __launch_bounds__(kElementThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kElementThreads)
-    init_normal_kernel(T* x, float std, std::uint64_t seed, std::int64_t first_index, std::int64_t size,
+    init_normal_kernel(T* x, float std, std::uint64_t seed, ElementMap index, std::int64_t size,
                        bool vectors) {
   wait_for_work_before();
   const std::int64_t i = first_element();
   float values[8];
 #pragma unroll
-  for (int j = 0; j < 8; ++j) values[j] = std * irwin_hall_normal(seed, first_index + i + j);
+  for (int j = 0; j < 8; ++j) values[j] = std * irwin_hall_normal(seed, index.of(i + j));
   store_elements(x, values, i, size, vectors);
 }
 
@@ -174,7 +174,7 @@ void CudaDevice::do_init_normal(const ops::InitNormal& op) {
   if (const std::int64_t size = op.x.size())
     cuda::with_type(op.x.dtype, [&](auto type) {
       cuda::init_normal_kernel<<<cuda::element_blocks(size), cuda::kElementThreads, 0, stream()>>>(
-          op.x.as<decltype(type)>(), op.std, op.seed, op.first_index, size, cuda::aligned(op.x));
+          op.x.as<decltype(type)>(), op.std, op.seed, op.index, size, cuda::aligned(op.x));
     });
   launched("init_normal");
 }

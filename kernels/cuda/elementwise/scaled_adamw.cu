@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kElementThreads, kGroups ? 2 : 3)
     if (o.stochastic_rounding) {
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(step.seed, o.first_index + i + j)));
+        w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(step.seed, o.index.of(i + j))));
     }
     store_elements(a.weights, w, i, a.size, a.vectors);
   }

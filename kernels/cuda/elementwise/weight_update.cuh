@@ -60,7 +60,7 @@ __device__ inline void store_weights(float (&w)[8], const WeightArgs& a, std::in
   if (a.options.stochastic_rounding) {
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(seed, a.options.first_index + i + j)));
+      w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(seed, a.options.index.of(i + j))));
   }
   if (!kMaster || a.weights) store(a.weights);
 }

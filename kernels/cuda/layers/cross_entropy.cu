@@ -6,6 +6,9 @@
 // the next row into the freed places and updates its running maximum and sum, so reads and writes overlap all
 // the time. Rows longer than shared memory (114,688 elements on compute capability 9.0) are read twice beyond
 // that length, the second time from L2.
+//
+// Ranks that divide the vocabulary (logit_stats, logit_gradient) read their part of a row once for each of the two ops, a
+// block per row.
 #include <type_traits>
 
 #include "kernels/cuda/check.h"
@@ -65,16 +68,16 @@ __device__ inline Running join_block(Running mine, float2* buffer /* [32] */) {
 }
 
 struct Args {
-  float* loss;
-  std::uint16_t* logits;
-  const std::int32_t* targets;
-  const float* weights;  // null: 1 each
-  std::int64_t rows;
-  int cols;
-  int slots;  // vectors per thread and row
-  int kept;   // of them in shared memory
-  float scale;
-  float softcap;  // 0: none
+  float* loss = nullptr;
+  std::uint16_t* logits = nullptr;
+  const std::int32_t* targets = nullptr;
+  const float* weights = nullptr;  // null: 1 each
+  std::int64_t rows = 0;
+  int cols = 0;
+  int slots = 0;  // vectors per thread and row
+  int kept = 0;   // of them in shared memory
+  float scale = 0;
+  float softcap = 0;  // 0: none
 };
 
 /// Replaces eight logits by soft-capped ones.
@@ -184,8 +187,127 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
   }
 }
 
+struct DividedArgs {
+  Args row;            // logits, targets, rows, cols, scale, softcap; loss and weights of the gradient
+  float* stats;        // [rows, 3], or those of all ranks
+  int ranks;
+  std::int64_t first;  // token of the first column
+};
+
+template <bool kVectors, bool kCapped>
+__global__ void __launch_bounds__(kMaxThreads, 1) logit_stats_kernel(const DividedArgs a) {
+  wait_for_work_before();
+  __shared__ float2 buffer[kWarp];
+  const std::int64_t row = blockIdx.x;
+  Running mine;
+  for (int col = static_cast<int>(threadIdx.x) * 8; col < a.row.cols; col += static_cast<int>(blockDim.x) * 8) {
+    float x[8];
+    unpack(x, load_logits<kVectors>(a.row, row, col));
+    cap<kCapped>(x, a.row.softcap);
+    mine.add(x, kVectors ? 8 : min(8, a.row.cols - col));
+  }
+  const Running all = join_block(mine, buffer);
+  if (threadIdx.x > 0) return;
+  const std::int64_t target = a.row.targets[row] - a.first;
+  float logit = -INFINITY;
+  if (target >= 0 && target < a.row.cols) {
+    logit = low(a.row.logits[row * a.row.cols + target]);
+    if (kCapped) logit = soft_capped(logit, a.row.softcap);
+  }
+  float* stats = a.stats + 3 * row;
+  stats[0] = all.max;
+  stats[1] = all.sum;
+  stats[2] = logit;
+}
+
+template <bool kVectors, bool kCapped>
+__global__ void __launch_bounds__(kMaxThreads, 1) logit_gradient_kernel(const DividedArgs a) {
+  wait_for_work_before();
+  const std::int64_t row = blockIdx.x;
+  Running all;
+  float logit = -INFINITY;
+  for (int rank = 0; rank < a.ranks; ++rank) {  // in rank order: the same sum on every rank
+    const float* stats = a.stats + 3 * (rank * a.row.rows + row);
+    all.join(stats[0], stats[1]);
+    logit = fmaxf(logit, stats[2]);
+  }
+  const float weight = a.row.weights == nullptr ? 1.0f : a.row.weights[row];
+  if (threadIdx.x == 0) a.row.loss[row] = (logf(all.sum) + all.max - logit) * weight;
+  const std::int64_t target = a.row.targets[row] - a.first;
+  const float offset = all.max * kLog2E, scale = a.row.scale * weight, factor = scale / all.sum;
+  for (int col = static_cast<int>(threadIdx.x) * 8; col < a.row.cols; col += static_cast<int>(blockDim.x) * 8) {
+    float x[8];
+    unpack(x, load_logits<kVectors>(a.row, row, col));
+    cap<kCapped>(x, a.row.softcap);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float slope = kCapped ? soft_cap_slope(x[j], a.row.softcap) : 1.0f;
+      x[j] = exp2_approx(x[j] * kLog2E - offset) * factor;
+      if (col + j == target) x[j] -= scale;
+      if (kCapped) x[j] *= slope;
+    }
+    const Bf16x8 out = pack(x);
+    std::uint16_t* p = a.row.logits + row * a.row.cols + col;
+    if (kVectors) {
+      store_vector(p, out);
+    } else {
+      for (int j = 0; j < min(8, a.row.cols - col); ++j)
+        p[j] = static_cast<std::uint16_t>(out.pair[j / 2] >> (16 * (j % 2)));
+    }
+  }
+}
+
+/// Launches a kernel of a divided vocabulary, a block per row. kernel_of(vectors, capped): its instance.
+template <class KernelOf>
+void launch_divided(const DividedArgs& args, cudaStream_t stream, const KernelOf& kernel_of) {
+  const int vectors = (args.row.cols + 7) / 8;
+  const int threads = std::min(kMaxThreads, (vectors + kWarp - 1) / kWarp * kWarp);
+  const auto with_capped = [&](auto aligned) {
+    return args.row.softcap == 0 ? kernel_of(aligned, std::false_type()) : kernel_of(aligned, std::true_type());
+  };
+  const auto kernel = args.row.cols % 8 == 0 ? with_capped(std::true_type()) : with_capped(std::false_type());
+  kernel<<<static_cast<unsigned>(args.row.rows), threads, 0, stream>>>(args);
+}
+
 }  // namespace
 }  // namespace cuda
+
+void CudaDevice::do_logit_stats(const ops::LogitStats& op) {
+  using namespace cuda;
+  if (op.logits.rows == 0) return;
+  const DividedArgs args{.row = {.logits = op.logits.as<std::uint16_t>(),
+                                 .targets = op.targets.as<std::int32_t>(),
+                                 .rows = op.logits.rows,
+                                 .cols = static_cast<int>(op.logits.cols),
+                                 .softcap = op.softcap},
+                         .stats = op.stats.as<float>(),
+                         .ranks = 1,
+                         .first = op.first};
+  launch_divided(args, stream(), [](auto vectors, auto capped) {
+    return logit_stats_kernel<decltype(vectors)::value, decltype(capped)::value>;
+  });
+  launched("logit_stats");
+}
+
+void CudaDevice::do_logit_gradient(const ops::LogitGradient& op) {
+  using namespace cuda;
+  if (op.logits.rows == 0) return;
+  const DividedArgs args{.row = {.loss = op.loss.as<float>(),
+                                 .logits = op.logits.as<std::uint16_t>(),
+                                 .targets = op.targets.as<std::int32_t>(),
+                                 .weights = op.weights.empty() ? nullptr : op.weights.as<float>(),
+                                 .rows = op.logits.rows,
+                                 .cols = static_cast<int>(op.logits.cols),
+                                 .scale = op.scale,
+                                 .softcap = op.softcap},
+                         .stats = op.stats.as<float>(),
+                         .ranks = static_cast<int>(op.stats.size() / (3 * op.logits.rows)),
+                         .first = op.first};
+  launch_divided(args, stream(), [](auto vectors, auto capped) {
+    return logit_gradient_kernel<decltype(vectors)::value, decltype(capped)::value>;
+  });
+  launched("logit_gradient");
+}
 
 void CudaDevice::do_cross_entropy(const ops::CrossEntropy& op) {
   using namespace cuda;

@@ -73,7 +73,7 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
   step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(layer, a, saved.lse, qkv, w); });
   step_.observe(layer, LinearRole::o, LinearOperand::x, x);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::x, x);
-  step_.fprop(layer, LinearRole::o, out, x, w);
+  step_.sum_over_tensor(out, [&](const Tensor& y) { step_.fprop(layer, LinearRole::o, y, x, w); });
   if (!w.o_bias.empty()) step_.device.add_bias({out, w.o_bias});
 }
 
@@ -121,11 +121,13 @@ Tensor AttentionLayer::backward(std::int64_t layer, const AttentionSaved& saved,
     step_.observe(layer, LinearRole::qkv, LinearOperand::dy, dqkv);
     step_.observe_codes(layer, LinearRole::qkv, LinearOperand::dy, dqkv);
   }
-  const Tensor dh = step_.push(step_.config.width);
+  const Tensor dh = step_.push_stream();
   if (splits_qkv(layer)) {
     const Scope parts(step_.arena);
     const Tensor& value = norm.saved.value;
-    split_qkv_backward(layer, dh, dqkv.value, w, g, value.empty() ? recompute_norm(step_, norm) : value);
+    const Tensor x = value.empty() ? recompute_norm(step_, norm) : value;
+    step_.sum_over_tensor(
+        dh, [&](const Tensor& partial) { split_qkv_backward(layer, partial, dqkv.value, w, g, x); });
   } else {
     norm_dgrad(step_, layer, LinearRole::qkv, dh, dqkv, w, norm);
     norm_wgrad(step_, layer, LinearRole::qkv, g, dqkv, w, norm);

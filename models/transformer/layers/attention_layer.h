@@ -35,7 +35,7 @@ class AttentionLayer {
   /// Computes saved.raw_qkv once more as it is after forward_output.
   void recompute_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                      const QuantizedTensor& h) const;
-  /// Computes the output [M, width] from what forward_qkv wrote.
+  /// Computes the output, this rank's rows of [M, width], from what forward_qkv wrote.
   void forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                       const Tensor& out) const;
   /// Returns the gradient of the norm's output. `dy`: gradient of the output. The result and further

@@ -38,7 +38,7 @@ QuantizedTensor BranchOutput::parallel_backward(std::int64_t layer, LinearRole r
 QuantizedTensor BranchOutput::backward(std::int64_t layer, LinearRole role, const BranchSaved& saved,
                                        const Tensor& gain, const Tensor& dgain,
                                        const QuantizedTensor& dresidual) const {
-  if (plain(step_.config)) return dresidual;
+  if (plain(step_)) return dresidual;
   QuantizedTensor dy =
       step_.operands.push_gradient(step_.push(step_.config.width), step_.linear(layer, role));
   if (normed()) {
@@ -54,7 +54,10 @@ QuantizedTensor BranchOutput::backward(std::int64_t layer, LinearRole role, cons
                                      step_.gain_offset()});
     });
   } else {
-    step_.device.convert({dy.value, dresidual.value});
+    if (step_.tensor)
+      step_.tensor->all_gather(dy.value, dresidual.value);
+    else
+      step_.device.convert({dy.value, dresidual.value});
     step_.scale(dy.value, step_.config.block.residual_scale);
     step_.produce_quantized(dy, [&](QuantizedTensor& d) { step_.device.quantize({d}); });
   }

@@ -19,9 +19,10 @@ class BranchOutput {
   explicit BranchOutput(const StepContext& step) : step_(step) {}
 
   /// Returns true if an output is added to the residual stream as its last GEMM writes it. Otherwise the
-  /// gradient of the stream is not that GEMM's dY, and needs no quantized copies.
-  static bool plain(const ModelConfig& config) {
-    return config.block.norms == NormPlace::before && config.block.residual_scale == 1;
+  /// gradient of the stream is not that GEMM's dY, and needs no quantized copies: it may be one rank's rows of it.
+  static bool plain(const StepContext& step) {
+    return step.config.block.norms == NormPlace::before && step.config.block.residual_scale == 1 &&
+           !step.tensor;
   }
 
   void push_saved(BranchSaved& saved) const;

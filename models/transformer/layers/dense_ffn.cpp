@@ -54,7 +54,7 @@ void DenseFfn::forward_down(std::int64_t layer, const FfnSaved& saved, const Blo
   s.keep_value = !down.x_rowwise().quantized() || !saved.value.empty() || step_.reads_values();
   step_.produce_quantized(s, [&](QuantizedTensor& x) { activate(x, saved, w); });
   step_.observe(layer, down_, LinearOperand::x, s);
-  step_.fprop(layer, down_, out, s, w);
+  step_.sum_over_tensor(out, [&](const Tensor& y) { step_.fprop(layer, down_, y, s, w); });
   if (!w.down_bias.empty()) step_.device.add_bias({out, w.down_bias});
 }
 
@@ -104,7 +104,7 @@ Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const Block
     if (!w.up_bias.empty()) step_.device.bias_backward({g.up_bias, accumulate, dgate_up.value});
     if (!w.down_bias.empty()) step_.device.bias_backward({g.down_bias, accumulate, dy.value});
   }
-  const Tensor dh = step_.push(step_.config.width);
+  const Tensor dh = step_.push_stream();
   norm_dgrad(step_, layer, gate_up_, dh, dgate_up, w, norm);
   norm_wgrad(step_, layer, gate_up_, g, dgate_up, w, norm);
   return dh;

@@ -40,7 +40,7 @@ class DenseFfn {
   /// Computes saved.gate_up from h, the norm's output.
   void forward_up(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
                   const QuantizedTensor& h) const;
-  /// Computes the output [M, width] from saved.gate_up.
+  /// Computes the output, this rank's rows of [M, width], from saved.gate_up.
   void forward_down(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
                     const Tensor& out) const;
   /// Returns the gradient of the norm's output. `dy`: gradient of the output. The result and further

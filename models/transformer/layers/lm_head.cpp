@@ -10,7 +10,7 @@ LmHead::Pass LmHead::begin(const Input& input) const {
   const Tensor unit = step_.parameters.gather(layout.head_unit());
   Pass pass{step_.linear(step_.config.layers, LinearRole::head),
             {layout.lm_head(unit)},
-            {{}, step_.push(step_.config.width), {layout.final_norm(unit), layout.final_norm_bias(unit)}},
+            {{}, step_.push_stream(), {layout.final_norm(unit), layout.final_norm_bias(unit)}},
             {},
             layout.head_bias(unit)};
   push_norm_statistics(step_, pass.norm.saved);
@@ -45,9 +45,21 @@ QuantizedTensor LmHead::forward_chunk(const Pass& pass, std::int64_t first, cons
   // The gradient of lm_head's output has the factor once more.
   const float gradient_scale = loss_scale * static_cast<float>(step_.config.logit_scale);
   const Targets chunk = targets.slice_rows(first, rows);
-  step_.device.cross_entropy({losses.slice_rows(first, rows), logits.value, chunk.tokens, gradient_scale,
-                              static_cast<float>(step_.config.logit_softcap), chunk.weights});
+  cross_entropy({losses.slice_rows(first, rows), logits.value, chunk.tokens, gradient_scale,
+                 static_cast<float>(step_.config.logit_softcap), chunk.weights});
   return logits;
+}
+
+void LmHead::cross_entropy(const ops::CrossEntropy& op) const {
+  if (!step_.tensor) return step_.device.cross_entropy(op);
+  constexpr std::int64_t kStats = 3;
+  const Scope scope(step_.arena);
+  const std::int64_t rows = op.logits.rows, first = step_.first_token();
+  const Tensor own = step_.push(DType::f32, rows, kStats),
+               all = step_.push(DType::f32, step_.tensor->size() * rows, kStats);
+  step_.device.logit_stats({own, op.logits, op.targets, first, op.softcap});
+  step_.tensor->all_gather(all, own);
+  step_.device.logit_gradient({op.loss, op.logits, op.targets, all, first, op.scale, op.softcap, op.weights});
 }
 
 void LmHead::forward(const Input& input, const Tensor& losses) const {
@@ -72,35 +84,37 @@ void LmHead::forward_backward(const Input& input, const Tensor& losses, const Te
   const Layout& layout = parameters.model_layout();
   const Pass pass = begin(input);
   const Linear& linear = pass.linear;
-  const Tensor dh = step_.push(step_.config.width);
+  const Tensor dh = step_.push_stream();
 
   const bool trained = parameters.trains_model();
   const Tensor gradient = trained ? parameters.gradients(layout.head_unit()) : Tensor{};
   if (trained) parameters.commit(gradient);
   const Tensor dweight = trained ? layout.lm_head(gradient) : Tensor{};
-  for (std::int64_t first = 0; first < step_.M; first += chunk_tokens(pass)) {
-    const Scope chunk(step_.arena);
-    QuantizedTensor x;
-    QuantizedTensor dlogits = forward_chunk(pass, first, losses, input.targets, step_.loss_scale, x);
-    use_slot(dlogits, linear.slots().dy);
-    step_.operands.push_rowwise(dlogits, linear.dy_rowwise());
-    if (!linear.recipe().flow && trained) step_.operands.push_columnwise(dlogits, linear.dy_columnwise());
-    step_.produce_quantized(dlogits, [&](QuantizedTensor& dy) { step_.device.quantize({dy}); });
-    linear.dgrad(dh.slice_rows(first, dlogits.value.rows), dlogits, pass.weight, x.value);
-    if (!trained) continue;
-    const bool accumulate = parameters.accumulates() || first > 0;
-    linear.wgrad(dweight, dlogits, x, pass.weight, accumulate);
-    if (!pass.bias.empty())
-      step_.device.bias_backward({layout.head_bias(gradient), accumulate, dlogits.value});
-  }
-  step_.device.sum({loss_sum, losses, step_.micro_step > 0});
+  step_.sum_over_tensor(dh, [&](const Tensor& partial) {
+    for (std::int64_t first = 0; first < step_.M; first += chunk_tokens(pass)) {
+      const Scope chunk(step_.arena);
+      QuantizedTensor x;
+      QuantizedTensor dlogits = forward_chunk(pass, first, losses, input.targets, step_.loss_scale, x);
+      use_slot(dlogits, linear.slots().dy);
+      step_.operands.push_rowwise(dlogits, linear.dy_rowwise());
+      if (!linear.recipe().flow && trained) step_.operands.push_columnwise(dlogits, linear.dy_columnwise());
+      step_.produce_quantized(dlogits, [&](QuantizedTensor& dy) { step_.device.quantize({dy}); });
+      linear.dgrad(partial.slice_rows(first, dlogits.value.rows), dlogits, pass.weight, x.value);
+      if (!trained) continue;
+      const bool accumulate = parameters.accumulates() || first > 0;
+      linear.wgrad(dweight, dlogits, x, pass.weight, accumulate);
+      if (!pass.bias.empty())
+        step_.device.bias_backward({layout.head_bias(gradient), accumulate, dlogits.value});
+    }
+  });
+  step_.device.sum({loss_sum, step_.own_rows(losses), step_.micro_step > 0});
   NormWeights dnorm;
   if (trained)
     dnorm = {layout.final_norm(gradient), layout.final_norm_bias(gradient)};
   else
     dnorm = discarded_gradients(pass.norm.weights);
   norm_backward(step_, dx, dnorm, {}, dh, pass.norm);
-  if (BranchOutput::plain(step_.config))
+  if (BranchOutput::plain(step_))
     step_.observe(step_.config.layers - 1, LinearRole::down, LinearOperand::dy, dx);
   if (!step_.config.tied && trained) parameters.reduce(layout.head_unit());
 }

@@ -32,14 +32,15 @@ class LmHead {
   explicit LmHead(const StepContext& step) : step_(step) {}
 
   struct Input {
-    Tensor mid, branch;  ///< residual stream [M, width] before the last block's output, and that output
+    Tensor mid,
+        branch;  ///< residual stream [stream_rows, width] before the last block's output, and that output
     Targets targets;
   };
 
   /// Writes every token's loss in nats, times its weight, to `losses` (f32 [M]). Allocates in the caller's scope.
   void forward(const Input& input, const Tensor& losses) const;
   /// Runs forward and backward of one micro-step. Writes `losses` as forward() does, and their sum to
-  /// loss_sum (f32 [1]), to which later micro-steps add. Writes the residual stream's gradient to `dx`.
+  /// loss_sum (f32 [1]), to which later micro-steps add; of tensor ranks each sums its rows of the residual stream. Writes the residual stream's gradient to `dx`.
   /// Starts the reduction of the head's unit, unless the embedding shares it.
   void forward_backward(const Input& input, const Tensor& losses, const Tensor& loss_sum,
                         QuantizedTensor dx) const;
@@ -70,6 +71,8 @@ class LmHead {
   QuantizedTensor forward_chunk(const Pass& pass, std::int64_t first, const Tensor& losses,
                                 const Targets& targets, float loss_scale, QuantizedTensor& x) const;
 
+  /// Runs ops::CrossEntropy; over tensor ranks with their parts of the vocabulary.
+  void cross_entropy(const ops::CrossEntropy& op) const;
   /// Returns where the gradients of a frozen final norm go.
   NormWeights discarded_gradients(const NormWeights& weights) const;
 

@@ -4,12 +4,13 @@
 namespace precbench {
 
 void push_norm_statistics(const StepContext& step, NormSaved& saved) {
-  saved.rstd = step.push(DType::f32, step.M, 1);
-  if (step.config.block.norm == NormKind::layer) saved.mean = step.push(DType::f32, step.M, 1);
+  saved.rstd = step.push(DType::f32, step.stream_rows, 1);
+  if (step.config.block.norm == NormKind::layer) saved.mean = step.push(DType::f32, step.stream_rows, 1);
 }
 
 void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer consumer, NormSaved& saved) {
   const std::int64_t C = step.config.width;
+  if (step.tensor) return;  // backward repeats it and gathers it again
   if (layer.recipe().flow)
     saved.copy = step.operands.push(layer.x_rowwise(), step.M, C);
   else if (step.options.kept.norm == KeptAs::value)
@@ -21,6 +22,17 @@ void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer 
 }
 
 namespace {
+
+/// Runs op(x), which writes the norm of this rank's rows of the residual stream, as the value and the quantized copies
+/// of `h`. Tensor ranks gather the value, and each quantizes all rows: to the scales of one rank.
+void produce_norm(const StepContext& step, QuantizedTensor& h,
+                  const std::function<void(QuantizedTensor&)>& op) {
+  if (!step.tensor) return step.produce_quantized(h, op);
+  QuantizedTensor own = make_quantized_tensor(step.own_rows(h.value), {}, {});
+  op(own);
+  step.tensor->all_gather(h.value, own.value);
+  step.produce_quantized(h, [&](QuantizedTensor& x) { step.device.quantize({x}); });
+}
 
 /// h = the residual stream, for a block without a norm here.
 void copy_stream(const StepContext& step, QuantizedTensor& h, const Tensor& stream) {
@@ -38,7 +50,7 @@ void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& nor
   }
   const auto eps = static_cast<float>(step.config.norm_eps);
   const bool layernorm = step.config.block.norm == NormKind::layer;
-  step.produce_quantized(h, [&](QuantizedTensor& out) {
+  produce_norm(step, h, [&](QuantizedTensor& out) {
     if (layernorm)
       return step.device.add_layernorm({.h = out,
                                         .sum = norm.sum,
@@ -65,7 +77,7 @@ void repeat_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& 
   const auto &gain = norm.weights.gain, &bias = norm.weights.bias;
   if (gain.empty()) return copy_stream(step, h, norm.sum);
   const bool layernorm = step.config.block.norm == NormKind::layer;
-  step.produce_quantized(h, [&](QuantizedTensor& x) {
+  produce_norm(step, h, [&](QuantizedTensor& x) {
     if (layernorm)
       return step.device.recompute_layernorm(
           {x, norm.sum, norm.saved.mean, norm.saved.rstd, gain, bias, step.gain_offset()});
@@ -163,7 +175,7 @@ void norm_dgrad(const StepContext& step, std::int64_t layer, LinearRole role, co
   const Tensor& value = norm.saved.value;
   Tensor x;
   if (step.linear(layer, role).recipe().mask_clipped) x = value.empty() ? recompute_norm(step, norm) : value;
-  step.dgrad(layer, role, dx, dy, w, x);
+  step.sum_over_tensor(dx, [&](const Tensor& partial) { step.dgrad(layer, role, partial, dy, w, x); });
 }
 
 void norm_wgrad(const StepContext& step, std::int64_t layer, LinearRole role, const BlockTensors& g,

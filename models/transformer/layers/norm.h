@@ -15,8 +15,8 @@ namespace precbench {
 struct NormSaved {
   Tensor value;      ///< output [M, width], if wgrad reads it in BF16
   GemmOperand copy;  ///< quantized output: columnwise, or rowwise if wgrad transposes it
-  Tensor rstd;       ///< f32 [M]
-  Tensor mean = {};  ///< f32 [M], of LayerNorm
+  Tensor rstd;       ///< f32 [stream_rows]
+  Tensor mean = {};  ///< f32 [stream_rows], of LayerNorm
 };
 
 /// Weights of a norm or their gradients, [width] each: the gain, empty without a norm, and LayerNorm's bias, which
@@ -28,7 +28,7 @@ struct NormWeights {
 /// A norm's saved output, and the inputs to recompute it.
 struct NormOutput {
   NormSaved saved;
-  Tensor sum;  ///< residual stream at its input [M, width]
+  Tensor sum;  ///< residual stream at its input [stream_rows, width]
   NormWeights weights;
 };
 
@@ -42,7 +42,7 @@ void push_norm_statistics(const StepContext& step, NormSaved& saved);
 void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer consumer, NormSaved& saved);
 /// Allocates a norm's output: transient operands for fprop; what is saved for wgrad is written as well.
 QuantizedTensor push_norm_output(const StepContext& step, const Linear& layer, const NormSaved& saved);
-/// norm.sum = x + branch, and its norm `h`. `branch`: may be empty, then norm.sum is x.
+/// norm.sum = x + branch, and its norm `h`, of all M rows. `branch`: may be empty, then norm.sum is x.
 void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm, const Tensor& x,
               const Tensor& branch);
 /// Repeats add_norm from norm.sum.
@@ -58,7 +58,7 @@ QuantizedTensor recompute_norm_output(const StepContext& step, const Linear& lay
 /// Recomputes a norm's BF16 output into transient memory.
 Tensor recompute_norm(const StepContext& step, const NormOutput& norm);
 
-/// Run the backward GEMMs of the linear layer that follows a norm.
+/// Run the backward GEMMs of the linear layer that follows a norm. `dx`: of this rank's rows of the residual stream.
 void norm_dgrad(const StepContext& step, std::int64_t layer, LinearRole role, const Tensor& dx,
                 const QuantizedTensor& dy, const BlockWeights& w, const NormOutput& norm);
 void norm_wgrad(const StepContext& step, std::int64_t layer, LinearRole role, const BlockTensors& g,

@@ -30,9 +30,9 @@ void ResidualGradient::push(const Tensor& dx0) {
   const GradientCopies copies =
       reads_columnwise(0) || reads_columnwise(layers - 1) ? GradientCopies::all : GradientCopies::rowwise;
   slot_ = 0;
-  if (!BranchOutput::plain(step_.config)) {
+  if (!BranchOutput::plain(step_)) {
     slots_[layers % 2] = make_quantized_tensor(dx0, {}, {});
-    slots_[1 - layers % 2] = make_quantized_tensor(step_.push(step_.config.width), {}, {});
+    slots_[1 - layers % 2] = make_quantized_tensor(step_.push_stream(), {}, {});
     return;
   }
   slots_[layers % 2] = step_.operands.push_gradient(dx0, consumer, copies);
@@ -45,7 +45,7 @@ bool ResidualGradient::reads_columnwise(std::int64_t layer) const {
 
 QuantizedTensor ResidualGradient::slot_for(int slot, std::int64_t layer) const {
   const QuantizedTensor& memory = slots_[slot];
-  if (layer < 0 || !BranchOutput::plain(step_.config)) return make_quantized_tensor(memory.value, {}, {});
+  if (layer < 0 || !BranchOutput::plain(step_)) return make_quantized_tensor(memory.value, {}, {});
   const Linear consumer = step_.linear(layer, LinearRole::down);
   if (!consumer.recipe().quantized()) return make_quantized_tensor(memory.value, {}, {});
   QuantizedTensor gradient = memory;

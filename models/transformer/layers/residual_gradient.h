@@ -14,7 +14,7 @@ class ResidualGradient {
   /// copies' memory.
   explicit ResidualGradient(const StepContext& step);
 
-  /// Allocates both buffers. `dx0` [M, width]: the one that ends up with the embedded tokens' gradient.
+  /// Allocates both buffers. `dx0` [stream_rows, width]: the one that ends up with the embedded tokens' gradient.
   void push(const Tensor& dx0);
   /// Returns the current gradient with the copies that block `layer` reads.
   QuantizedTensor current(std::int64_t layer) const { return slot_for(slot_, layer); }

@@ -51,20 +51,22 @@ StepContext::StepContext(Device& device_, Arena& arena_, Parameters& parameters_
     : device(device_),
       arena(arena_),
       parameters(parameters_),
-      config(config_),
+      config(tensor_share(config_, parameters_.options().parallel.tensor)),
       options(options_),
       sequence(options_.sequence()),
       attention_shape{options_.B,
                       sequence.chunk(),
-                      config_.heads,
-                      config_.kv_heads,
-                      config_.head_dim,
+                      config.heads,
+                      config.kv_heads,
+                      config.head_dim,
                       sequence.whole() ? 0 : options_.T,
                       0,
                       0,
                       0,
-                      config_.latent.v_dim},
+                      config.latent.v_dim},
       M(options_.B * sequence.tokens()),
+      tensor(parameters_.groups().tensor.comm),
+      stream_rows(M / parameters_.options().parallel.tensor),
       operands(arena_),
       lora(parameters_.options().lora ? std::make_unique<LoraLayers>(*this) : nullptr) {}
 
@@ -86,6 +88,15 @@ DocumentMask StepContext::documents_of(const AttentionShape& shape, std::int64_t
 
 void StepContext::scale(const Tensor& x, double factor) const {
   if (factor != 1) device.combine({x, static_cast<float>(factor), x, 0.0f, x, OpClass::norm_elementwise});
+}
+
+void StepContext::sum_over_tensor(const Tensor& rows,
+                                  const std::function<void(const Tensor& partial)>& op) const {
+  if (!tensor) return op(rows);
+  const Scope scope(arena);
+  const Tensor partial = push(rows.dtype, M, rows.cols);
+  op(partial);
+  tensor->reduce_scatter(rows, partial);
 }
 
 Linear StepContext::linear(std::int64_t layer, LinearRole role) const {
@@ -130,8 +141,9 @@ RandomStream StepContext::random_of(std::int64_t layer, LinearRole role, LinearO
 void StepContext::share_amax(const Tensor& amax, ScaleSource source) const {
   if (source == ScaleSource::delayed) return parameters.delayed()->share(amax);
   const ParallelGroups& groups = parameters.groups();
-  Comm* ranks = options.reduce_amax == AmaxGroup::all ? &groups.tokens : groups.context.comm;
-  if (ranks && ranks->size() > 1) ranks->all_reduce_max(amax);
+  if (options.reduce_amax == AmaxGroup::all) return groups.tokens.all_reduce_max(amax);
+  for (Comm* ranks : {groups.context.comm, groups.tensor.comm})
+    if (ranks) ranks->all_reduce_max(amax);
 }
 
 void StepContext::produce_quantized(QuantizedTensor& x,

@@ -84,12 +84,16 @@ struct StepContext {
   Device& device;
   Arena& arena;
   Parameters& parameters;
-  const ModelConfig config;
+  const ModelConfig config;  ///< of this rank's share of the model, if tensor ranks divide it
   const TransformerOptions options;
   const SequencePart sequence;  ///< this rank's part of each sequence
   /// Shape of one attention call: all rows, or with context ranks those of one half (sequence_part.h).
   const AttentionShape attention_shape;
-  const std::int64_t M;  ///< tokens of one micro-step on one rank
+  const std::int64_t M;  ///< tokens of one micro-step on one rank: the rows of GEMMs
+  Comm* const tensor;    ///< ranks that share these rows (tensor parallelism); null for one
+  /// Rows of the residual stream that this rank has, adds to and norms (sequence parallelism): M divided by the tensor
+  /// ranks, consecutive and in rank order.
+  const std::int64_t stream_rows;
   const OperandBuilder operands;
   std::uint32_t micro_step = 0;
   float loss_scale = 0;                      ///< of this micro-step
@@ -109,6 +113,18 @@ struct StepContext {
   Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) const {
     return arena.push(Segment::activations, dtype, rows, cols);
   }
+
+  /// Allocates this rank's rows of the residual stream or its gradient.
+  Tensor push_stream() const { return push(options.activations, stream_rows, config.width); }
+  /// Returns this rank's rows of the residual stream among all M.
+  Tensor own_rows(const Tensor& rows) const {
+    return tensor ? rows.slice_rows(tensor->rank() * stream_rows, stream_rows) : rows;
+  }
+  /// Runs op(partial), which writes this rank's part of a sum over tensor ranks, [M, cols], and puts this rank's rows of
+  /// the sum into `rows`. Without tensor ranks `partial` is `rows`.
+  void sum_over_tensor(const Tensor& rows, const std::function<void(const Tensor& partial)>& op) const;
+  /// Returns the first token of this rank's part of the vocabulary.
+  std::int64_t first_token() const { return tensor ? tensor->rank() * config.vocab : 0; }
 
   /// Returns what a norm adds to its weights.
   float gain_offset() const { return config.block.gains_minus_one ? 1.0f : 0.0f; }

@@ -118,7 +118,7 @@ std::vector<StateTensor> DelayedScaling::state() const {
   for (StateTensor& tensor : state) {
     if (!apart()) break;
     tensor.shape.insert(tensor.shape.begin(), comm_.size());
-    tensor.first = comm_.rank() * tensor.values.size();
+    tensor.place = comm_.rank() * tensor.values.size();
   }
   return state;
 }

@@ -41,7 +41,8 @@ void add_squares(Device& device, const Parameters& parameters, int unit, const T
     accumulate = true;
   };
   if (parameters.gradient_scale(unit, 0).empty()) {
-    for (const Run& run : shard.runs) add(run.first, run.count, {});
+    for (const Run& run : shard.runs)
+      if (run.decay() || parameters.counts_vectors()) add(run.first, run.count, {});
     return;
   }
   const std::vector<Piece> pieces = parameters.layout().pieces(unit, parameters.shard_rank());
@@ -49,12 +50,13 @@ void add_squares(Device& device, const Parameters& parameters, int unit, const T
     add(pieces[i].offset, pieces[i].count, parameters.gradient_scale(unit, i));
 }
 
-/// Sums the squares of shards and of divided experts over ranks.
+/// Sums the squares of shards, of tensor ranks' matrices and of divided experts over ranks.
 void sum_over_ranks(Device& device, Parameters& parameters, const Tensor& norm_squared) {
   if (parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
+  if (Comm* tensor = parameters.tensor_comm()) tensor->all_reduce(norm_squared);
   if (Comm* experts = parameters.expert_comm()) {
-    experts->all_reduce(parameters.expert_norm());
-    device.add({norm_squared, parameters.expert_norm()});
+    experts->all_reduce(parameters.other_norm());
+    device.add({norm_squared, parameters.other_norm()});
   }
 }
 
@@ -72,20 +74,20 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
       if (layout.units()[u].parameters.empty())
         continue;
       else if (layout.is_experts(u))
-        add_squares(device, parameters, u, parameters.expert_norm(), of_experts);
+        add_squares(device, parameters, u, parameters.other_norm(), of_experts);
       else
         add_squares(device, parameters, u, norm_squared, accumulate);
     if (!accumulate) device.zero({norm_squared});  // more ranks than elements
     sum_over_ranks(device, parameters, norm_squared);
   } else {
     device.zero({norm_squared});
-    if (parameters.expert_comm()) device.zero({parameters.expert_norm()});
+    if (!parameters.other_norm().empty()) device.zero({parameters.other_norm()});
   }
 
   if (WeightAmaxes* amaxes = parameters.weight_amaxes()) amaxes->begin_update(device);
   const UpdateContext context{device, parameters, scalars, norm_squared, o};
   UpdateContext experts = context;
-  if (o.max_norm <= 0) experts.norm_squared = parameters.expert_norm();
+  if (o.max_norm <= 0) experts.norm_squared = parameters.other_norm();
   for (const int u : layout.backward_order()) {
     if (layout.units()[u].parameters.empty()) continue;  // an edge of a frozen model
     parameters.complete(u);
@@ -94,23 +96,28 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
   if (o.max_norm <= 0) sum_over_ranks(device, parameters, norm_squared);
 }
 
-UpdateOptions UpdateContext::constants(bool decay, std::int64_t in_model) const {
+UpdateOptions UpdateContext::constants(bool decay, const ElementMap& in_model) const {
   UpdateOptions c{options.beta1, options.beta2, options.eps, decay ? options.weight_decay : 0.0f,
                   options.max_norm};
   c.stochastic_rounding = parameters.options().master == Master::bf16_sr;
-  c.first_index = in_model;
+  c.index = in_model;
   return c;
 }
 
-void UpdateContext::add_to_norm(const Tensor& gradient) const {
-  if (options.max_norm <= 0 && gradient.size() > 0) device.sum_of_squares({norm_squared, gradient, true});
+void UpdateContext::add_to_norm(const Tensor& gradient, bool decay) const {
+  if (options.max_norm <= 0 && gradient.size() > 0) device.sum_of_squares({norm_for(decay), gradient, true});
+}
+
+const Tensor& UpdateContext::norm_for(bool decay) const {
+  return decay || options.max_norm > 0 || parameters.counts_vectors() ? norm_squared
+                                                                      : parameters.other_norm();
 }
 
 namespace {
 
 /// Returns the op for elements of a shard whose moments have no scales.
 ops::Adamw adamw_of(const UpdateContext& context, int unit, std::int64_t first, std::int64_t count,
-                    bool decay, std::int64_t in_model) {
+                    bool decay, const ElementMap& in_model) {
   const Parameters::Shard shard = context.parameters.shard(unit);
   const Moments& moments = context.parameters.moments();
   return {.weights = part(shard.weights, first, count),
@@ -119,7 +126,7 @@ ops::Adamw adamw_of(const UpdateContext& context, int unit, std::int64_t first, 
           .v = moments.v(unit, first, count),
           .gradient = part(shard.gradient, first, count),
           .scalars = context.scalars,
-          .norm_squared = context.norm_squared,
+          .norm_squared = context.norm_for(decay),
           .options = context.constants(decay, in_model)};
 }
 
@@ -177,7 +184,7 @@ void adamw_update(const UpdateContext& context, int unit) {
 void lion_update(const UpdateContext& context, int unit) {
   const Parameters::Shard shard = context.parameters.shard(unit);
   for (const Run& run : shard.runs) {
-    context.add_to_norm(part(shard.gradient, run.first, run.count));
+    context.add_to_norm(part(shard.gradient, run.first, run.count), run.decay());
     context.device.lion({.weights = part(shard.weights, run.first, run.count),
                          .master = part(shard.master, run.first, run.count),
                          .m = context.parameters.moments().m(unit, run.first, run.count),

@@ -15,11 +15,13 @@ struct UpdateContext {
   Tensor norm_squared;  ///< f32 [1]: of all gradients; without clipping, of those updated so far
   const OptimizerOptions& options;
 
-  /// Returns the constants of an update. `in_model`: first element in the unsharded model.
-  UpdateOptions constants(bool decay, std::int64_t in_model) const;
+  /// Returns the constants of an update. `in_model`: places of its elements in the unsharded model.
+  UpdateOptions constants(bool decay, const ElementMap& in_model) const;
   /// Adds a gradient's squares to the norm if there is no clipping; with clipping the norm is known before
-  /// the updates.
-  void add_to_norm(const Tensor& gradient) const;
+  /// the updates. `decay`: it is a matrix's.
+  void add_to_norm(const Tensor& gradient, bool decay = true) const;
+  /// Returns norm_squared, or where the squares of a vector go that another tensor rank counts.
+  const Tensor& norm_for(bool decay) const;
 };
 
 void adamw_update(const UpdateContext& context, int unit);

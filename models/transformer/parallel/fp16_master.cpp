@@ -106,7 +106,7 @@ void Parameters::initialize_master(std::uint64_t seed, float std) {
 
 void Parameters::load_master(const StateReader& read) {
   for_weights([&](std::size_t, int unit, std::size_t i, const StateTensor& part) {
-    store_weights(unit, i, part.values, read_whole(read, part).data() + part.first);
+    store_weights(unit, i, part.values, read_whole(read, part).data() + part.place.first);
   });
 }
 

@@ -230,7 +230,7 @@ std::vector<StateTensor> FrozenWeights::state() const {
     if (!comm_ && part.values.empty()) return;  // exists as a copy alone
     StateTensor tensor{.name = state_name(*part.parameter), .shape = part.parameter->shape()};
     tensor.values.dtype = weights_.dtype;
-    if (!part.values.empty()) tensor.first = part.first, tensor.values = part.values;
+    if (!part.values.empty()) tensor.place = part.first, tensor.values = part.values;
     state.push_back(std::move(tensor));
   });
   return state;
@@ -241,7 +241,7 @@ void FrozenWeights::load(const StateReader& read) {
     load_state(device_,
                {{.name = state_name(*part.parameter),
                  .shape = part.parameter->shape(),
-                 .first = part.first,
+                 .place = part.first,
                  .values = part.values}},
                read);
   });

@@ -16,10 +16,13 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
       options_(options),
       layout_(options.lora ? Layout(config, options.lora)
                            : Layout(config, options.parallel.weight_shards(), options.whole_blocks(),
-                                    options.experts_of(comm.rank()))),
+                                    options.experts_of(comm.rank()), options.tensor_of(comm.rank()))),
       groups_(comm, options.parallel, options.expert_ranks) {
-  if (options.parallel.tensor > 1)
-    throw Unsupported("parameters: no matrix is divided along the tensor axis");
+  if (options.parallel.tensor > 1 &&
+      (options.lora || options.expert_ranks > 1 || options.master == Master::fp16 ||
+       options.moments.scaled() || options.gradients == DType::e4m3 || options.gather_format.quantized()))
+    throw Unsupported(
+        "parameters: tensor ranks divide trained models alone, without experts apart or scales of state");
   if (options.lora) {
     if (options.expert_ranks > 1 || options.master == Master::fp16 || options.gradients == DType::e4m3 ||
         options.gather_format.quantized())
@@ -33,7 +36,8 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
                                                                .comm = groups_.weights.comm,
                                                                .keep_gathered = options.keep_gathered});
   }
-  if (options.expert_ranks > 1) expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
+  if (options.expert_ranks > 1 || options.parallel.tensor > 1)
+    other_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
   if (options.delayed.delayed())
     delayed_ = std::make_unique<DelayedScaling>(device, comm, arena, options.delayed, config);
   if (options.weight_amaxes)
@@ -70,7 +74,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
 void Parameters::keep_weight_amaxes() {
   const bool one_pass = options_.optimizer->records_amaxes && !moments_->formats().scaled() &&
                         !fp16_master() && !fp8_gradients_;
-  if (sharded() || frozen_ || !one_pass || options_.weights != DType::bf16) return;
+  if (sharded() || groups_.tensor.comm || frozen_ || !one_pass || options_.weights != DType::bf16) return;
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
     const Tensor unit = local_weights(layout_.block_unit(layer));
     for (const LinearMatrix& m : layout_.block_linears(layer))
@@ -260,8 +264,16 @@ void Parameters::commit(const Tensor& gradient) {
   arena_.commit_gradients(bytes * 8 / bits_of(gradient_.dtype));
 }
 
+void Parameters::sum_vectors(int unit) {
+  const Unit& all = layout_.units()[unit];
+  const std::int64_t first = all.vectors_offset();
+  if (groups_.tensor.comm && first < all.size)
+    groups_.tensor.comm->all_reduce(gradients(unit).elements(first, all.size - first));
+}
+
 void Parameters::reduce(int unit) {
   const bool last = micro_step_ == options_.accumulation - 1;
+  if (last || !accumulates_over_micro_steps()) sum_vectors(unit);
   if (fp8_gradients_) {
     const Tensor codes = local_gradient(unit);
     if (staged_watcher_) staged_watcher_(unit, fp8_gradients_->staging(unit));

@@ -79,6 +79,8 @@ struct ParameterOptions {
   Recipe delayed = {};
   bool weight_amaxes = false;  ///< a recipe of the run scales weights by their own amax (has_weight_amaxes)
 
+  /// Returns the tensor share of a rank.
+  TensorShare tensor_of(int rank) const { return {parallel.tensor, parallel.place_of(rank).tensor}; }
   /// Returns the experts of a rank.
   ExpertShare experts_of(int rank) const { return {expert_ranks, rank % expert_ranks}; }
 
@@ -92,8 +94,8 @@ struct ParameterOptions {
 
 class Parameters {
  public:
-  /// comm: all ranks. Throws Unsupported for the tensor axis, std::invalid_argument if the number of ranks
-  /// does not match the dims.
+  /// comm: all ranks. `config`: the whole model. Throws Unsupported for what tensor ranks do not support,
+  /// std::invalid_argument if the number of ranks does not match the dims.
   Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
              const ParameterOptions& options);
 
@@ -134,7 +136,7 @@ class Parameters {
   /// tensors in descending order of address.
   void commit(const Tensor& gradient);
   /// Returns true if backward must add to gradients(unit) instead of overwriting it.
-  bool accumulates() const { return (!sharded() || keeps_gradients()) && !fp8_gradients_ && micro_step_ > 0; }
+  bool accumulates() const { return accumulates_over_micro_steps() && micro_step_ > 0; }
   /// Returns true if a block's experts stay in memory from its forward to its backward.
   bool keeps_experts(std::int64_t layer) const {
     return !(frozen_ ? frozen_->sharded() : sharded()) || layout_.experts_apart(layer);
@@ -186,8 +188,13 @@ class Parameters {
   Comm& shard_comm() { return *groups_.weights.comm; }
   /// Ranks that share a block's experts; null without expert parallelism.
   Comm* expert_comm() const { return groups_.experts.comm; }
-  /// f32 [1]: sum of squares of the gradients of this rank's experts, with expert parallelism.
-  const Tensor& expert_norm() const { return expert_norm_; }
+  /// Ranks that divide all matrices; null without tensor parallelism.
+  Comm* tensor_comm() const { return groups_.tensor.comm; }
+  /// Returns true if the vectors' gradients, which all tensor ranks have, count in this rank's part of the norm.
+  bool counts_vectors() const { return !groups_.tensor.comm || groups_.tensor.comm->rank() == 0; }
+  /// f32 [1]: sum of squares of gradients that are not part of the common norm: with expert parallelism of this rank's
+  /// experts, which is added later; with tensor parallelism of vectors that another rank counts.
+  const Tensor& other_norm() const { return other_norm_; }
   const ParallelGroups& groups() const { return groups_; }
   std::vector<Comm*> comms() const { return groups_.comms(); }
 
@@ -254,7 +261,11 @@ class Parameters {
   void add_reduced();
   /// Returns true if a sharded rank keeps whole gradients from micro-step to micro-step.
   bool keeps_gradients() const { return sharded() && options_.sync_last; }
+  /// Returns true if the gradients of several micro-steps are summed where backward writes them.
+  bool accumulates_over_micro_steps() const { return (!sharded() || keeps_gradients()) && !fp8_gradients_; }
   void reduce_micro_step(int unit);
+  /// Sums the gradients of a unit's vectors over tensor ranks: each has those of its rows or heads.
+  void sum_vectors(int unit);
   /// Returns true if a unit is shared along the shard axis.
   bool gathered(int unit) const { return sharded() && !layout_.is_experts(unit); }
   /// Returns true if this rank is the first replica of its experts or of everything else.
@@ -276,6 +287,8 @@ class Parameters {
   void change_frozen(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced);
   /// `scale`: f32 [1], for FP16 or FP8 data.
   std::vector<float> download_widened(const Tensor& source, const Tensor& scale = {});
+  /// Returns all of a parameter in FP32, from this rank's slice of it. A collective of tensor ranks.
+  std::vector<float> whole_values(const Parameter& p, const Tensor& mine, const Tensor& scale);
   /// Rounds a parameter's FP32 host values into `target`, this rank's part.
   void store_weights(int unit, std::size_t parameter, const Tensor& target, const float* values);
   /// Parts of state(): the updated weights; these and the moments.
@@ -350,7 +363,7 @@ class Parameters {
   std::unique_ptr<UnitExchange> exchange_;  // if sharded or with an FP16 master
   std::unique_ptr<Routers> routers_;
   Tensor hash_;  // i32 [2], for fingerprints(); allocated here so that a dry run predicts it
-  Tensor expert_norm_;
+  Tensor other_norm_;
   Tensor reduced_;   // sharded with accumulation: a reduced shard, before it is added
   int adding_ = -1;  // the unit whose reduced shard is in reduced_ or in flight
   std::vector<Comm::Ticket> shard_tickets_, replica_tickets_;  // of every unit's latest reductions

@@ -87,7 +87,7 @@ void Parameters::append_state(std::vector<StateTensor>& state, const char* kind,
       const Tensor mine = values_of(u, piece);
       tensor.values.dtype = mine.dtype;
       if (piece.count > 0) {
-        tensor.first = piece.first;
+        tensor.place = piece.in_whole();
         tensor.values = mine;
       }
       state.push_back(std::move(tensor));
@@ -135,7 +135,7 @@ std::vector<StateTensor> Parameters::state() const {
   std::vector<StateTensor> state = trained_state();
   const auto add = [&](const std::vector<StateTensor>& tensors, bool common) {
     for (StateTensor tensor : tensors) {
-      if (common && shard_rank() > 0)
+      if (common && (shard_rank() > 0 || !counts_vectors()))
         tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first rank writes it for all
       state.push_back(std::move(tensor));
     }
@@ -145,7 +145,7 @@ std::vector<StateTensor> Parameters::state() const {
   if (!frozen_) return state;
   const bool sharded_base = frozen_->sharded();
   if (sharded_base && groups_.weights.comm->rank() > 0)  // the first rank writes what all of them have
-    for (StateTensor& tensor : state) tensor.first = 0, tensor.values = {nullptr, tensor.values.dtype, 0, 0};
+    for (StateTensor& tensor : state) tensor.place = {}, tensor.values = {nullptr, tensor.values.dtype, 0, 0};
   add(frozen_->state(), !sharded_base);
   return state;
 }
@@ -158,14 +158,17 @@ bool Parameters::writes(bool experts) const {
 
 void Parameters::save_state(const StateWriter& write) const {
   std::vector<StateTensor> mine = state();
-  std::set<std::string> of_experts;
+  std::set<std::string> of_experts, elsewhere;
   for (int u = 0; u < layout_.unit_count(); ++u)
-    for (const Parameter& p : layout_.units()[u].parameters)
+    for (const Parameter& p : layout_.units()[u].parameters) {
       if (layout_.is_experts(u)) of_experts.insert(p.name);
+      if (!p.slice && !counts_vectors()) elsewhere.insert(p.name);  // the first tensor rank writes it
+    }
   const bool apart = delayed_ && delayed_->apart();
   std::erase_if(mine, [&](const StateTensor& tensor) {
     if (apart && tensor.name.starts_with(DelayedScaling::kStateKind)) return false;
-    return !writes(of_experts.count(tensor.name.substr(tensor.name.find('/') + 1)) > 0);
+    const std::string name = tensor.name.substr(tensor.name.find('/') + 1);
+    return elsewhere.contains(name) || !writes(of_experts.contains(name));
   });
   precbench::save_state(device_, mine, write);
 }
@@ -195,10 +198,11 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
   zero_state();
   std::vector<float> whole;
   for_weights([&](std::size_t, int unit, std::size_t i, const StateTensor& part) {
-    const Parameter& p = layout_.units()[unit].parameters[i];
+    const Parameter p = layout_.units()[unit].parameters[i].whole();
     whole.resize(p.size());
     read(p, whole.data());
-    store_weights(unit, i, part.values, whole.data() + part.first);
+    for (std::int64_t e = 0; e < part.values.size(); ++e) whole[e] = whole[part.place.of(e)];  // of(e) >= e
+    store_weights(unit, i, part.values, whole.data());
   });
   if (!frozen_)
     for_buffers([&](const Parameter& p, const Tensor& values) {
@@ -218,11 +222,11 @@ void Parameters::for_buffers(const std::function<void(const Parameter&, const Te
 void Parameters::change(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced) {
   for_weights([&](std::size_t index, int unit, std::size_t i, const StateTensor& part) {
     if (replaced) replaced->resize(index + 1);
-    const ElementChange changed = change_of(layout_.units()[unit].parameters[i]);
+    const ElementChange changed = change_of(layout_.units()[unit].parameters[i].whole());
     if (!changed) return;
     std::vector<float> values = download_widened(part.values, weight_scale(unit, i));
     if (replaced) replaced->back() = values;
-    for (std::int64_t e = 0; e < part.values.size(); ++e) values[e] = changed(part.first + e, values[e]);
+    for (std::int64_t e = 0; e < part.values.size(); ++e) values[e] = changed(part.place.of(e), values[e]);
     store_weights(unit, i, part.values, values.data());
   });
   change_frozen(change_of, replaced);
@@ -314,12 +318,27 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
         continue;
       }
       const Tensor scale = kind == Kind::gradients ? gradient_scale(u, i) : weight_scale(u, i);
-      write(p, download_widened(full.elements(p.offset, p.size()), scale).data());
+      write(p.whole(), whole_values(p, full.elements(p.offset, p.size()), scale).data());
     }
   }
   if (kind == Kind::weights && !frozen_)
     for_buffers(
         [&](const Parameter& p, const Tensor& values) { write(p, download_widened(values, {}).data()); });
+}
+
+std::vector<float> Parameters::whole_values(const Parameter& p, const Tensor& mine, const Tensor& scale) {
+  if (!p.slice) return download_widened(mine, scale);
+  const Scope scope(arena_);
+  Comm& ranks = *groups_.tensor.comm;
+  const Tensor slices = arena_.push_uncounted(mine.dtype, ranks.size(), mine.size());
+  ranks.all_gather(slices, mine);
+  const std::vector<float> values = download_widened(slices);
+  std::vector<float> whole(values.size());
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const ElementMap place = p.slice_of(rank).in_whole();
+    for (std::int64_t i = 0; i < p.size(); ++i) whole[place.of(i)] = values[rank * p.size() + i];
+  }
+  return whole;
 }
 
 std::vector<std::uint64_t> Parameters::fingerprints() {

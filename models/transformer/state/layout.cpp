@@ -37,6 +37,40 @@ void append(Unit& unit, const std::string& prefix, const std::vector<ParameterPa
 
 }  // namespace
 
+Parameter Parameter::whole() const {
+  Parameter all = *this;
+  if (slice) all.rows = slice->rows, all.cols = slice->cols, all.slice = {};
+  return all;
+}
+
+Parameter Parameter::slice_of(int tensor_rank) const {
+  Parameter other = *this;
+  if (!slice) return other;
+  if (slice->rows > rows) other.slice->first_row = tensor_rank * rows;
+  if (slice->cols > cols) other.slice->first_col = tensor_rank * cols;
+  return other;
+}
+
+ElementMap Parameter::in_whole() const {
+  if (!slice) return {};
+  const std::int64_t first = slice->first_row * slice->cols + slice->first_col;
+  return slice->cols > cols ? ElementMap(first, cols, slice->cols) : ElementMap(first);
+}
+
+std::vector<std::int64_t> Parameter::shape() const {
+  const Parameter all = whole();
+  return kind == ParameterKind::matrix ? std::vector<std::int64_t>{all.rows, all.cols}
+                                       : std::vector<std::int64_t>{all.cols};
+}
+
+ModelConfig tensor_share(ModelConfig model, int ranks) {
+  model.heads /= ranks;
+  model.kv_heads /= ranks;
+  model.ffn /= ranks;
+  model.vocab /= ranks;
+  return model;
+}
+
 Unit Layout::make_block(std::int64_t layer) const {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   Unit unit;
@@ -93,8 +127,22 @@ void Layout::find_block_tensors(std::int64_t layer) {
   }
 }
 
-Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks, const ExpertShare& experts)
-    : config_(config), shards_(shards), experts_(experts) {
+void Layout::mark_slices(const Layout& whole, int tensor_rank) {
+  for (int u = 0; u < unit_count(); ++u)
+    for (std::size_t i = 0; i < units_[u].parameters.size(); ++i) {
+      Parameter& mine = units_[u].parameters[i];
+      const Parameter& all = whole.units_[u].parameters[i];
+      mine.in_model = all.in_model;
+      if (mine.rows == all.rows && mine.cols == all.cols) continue;
+      mine.slice = MatrixSlice{all.rows, all.cols};
+      mine = mine.slice_of(tensor_rank);
+    }
+}
+
+Layout::Layout(const ModelConfig& whole_model, int shards, bool whole_blocks, const ExpertShare& experts,
+               const TensorShare& tensor)
+    : config_(tensor_share(whole_model, tensor.ranks)), shards_(shards), experts_(experts) {
+  const ModelConfig& config = config_;
   std::int64_t model = 0;
   const auto place = [&](Unit& unit) {
     for (Parameter& p : unit.parameters) p.in_model = model + p.offset;
@@ -138,6 +186,7 @@ Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks, const E
   place(head);
   units_.push_back(std::move(head));
   embedding_unit_ = config.tied ? head_unit() : 0;
+  if (tensor.ranks > 1) mark_slices(Layout(whole_model, 1), tensor.rank);
 
   for (int u = 0; u < unit_count(); ++u)
     shard_sizes_.push_back(is_experts(u) ? units_[u].size / experts.ranks
@@ -242,10 +291,13 @@ std::vector<Run> Layout::runs(int unit, int shard_rank) const {
   for (const Piece& piece : pieces(unit, shard_rank)) {
     if (piece.count == 0) continue;
     const ParameterKind kind = piece.parameter->kind;
-    if (!runs.empty() && runs.back().kind == kind && runs.back().first + runs.back().count == piece.offset)
+    const ElementMap in_model = piece.in_model();
+    const Run* last = runs.empty() ? nullptr : &runs.back();
+    if (last && last->kind == kind && last->first + last->count == piece.offset &&
+        last->in_model.from(last->count) == in_model)
       runs.back().count += piece.count;
     else
-      runs.push_back({piece.offset, piece.count, kind, piece.in_model()});
+      runs.push_back({piece.offset, piece.count, kind, in_model});
   }
   return runs;
 }

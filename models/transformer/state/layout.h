@@ -9,6 +9,9 @@
 //
 // FSDP cuts a unit into `shards` equal shards, the last ones padded or empty. With expert parallelism the
 // experts form two units behind their block's, gate_up and down. Each rank has the part of its own experts.
+//
+// Ranks of tensor parallelism have the layout of a model with fewer heads, a narrower feed-forward network and a smaller
+// vocabulary: rows of q, k, v, gate, up, the embedding and lm_head, and columns of o and down. Vectors are whole.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/numerics/element_map.h"
 #include "kernels/numerics/tensor.h"
 #include "models/config/block.h"
 #include "models/config/config.h"
@@ -23,20 +27,31 @@
 
 namespace precbench {
 
-/// A tensor under its Hugging Face name.
+/// Part of a matrix: the rows and columns of the whole, and the first that a rank has.
+struct MatrixSlice {
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t first_row = 0, first_col = 0;
+};
+
+/// A tensor under its Hugging Face name, or a rank's slice of it.
 struct Parameter {
   std::string name;
   std::int64_t offset = 0;  ///< first element within its unit
   std::int64_t rows = 0, cols = 0;
   ParameterKind kind = ParameterKind::matrix;
-  std::int64_t in_model = 0;  ///< first element in the model of one rank: counter of random numbers
+  std::int64_t in_model =
+      0;  ///< first element of the whole in the model of one rank: counter of random numbers
+  std::optional<MatrixSlice> slice = {};  ///< with tensor parallelism, unless the rank has all of it
 
   std::int64_t size() const { return rows * cols; }
-  /// Returns [rows, cols], or [cols] of a vector.
-  std::vector<std::int64_t> shape() const {
-    return kind == ParameterKind::matrix ? std::vector<std::int64_t>{rows, cols}
-                                         : std::vector<std::int64_t>{cols};
-  }
+  /// Returns the parameter in the model of one rank. Its offset is not defined if this is a slice.
+  Parameter whole() const;
+  /// Returns the slice of this shape that another tensor rank has.
+  Parameter slice_of(int tensor_rank) const;
+  /// Returns the places of the elements in the flattened whole.
+  ElementMap in_whole() const;
+  /// Returns [rows, cols] of the whole, or [cols] of a vector.
+  std::vector<std::int64_t> shape() const;
 };
 
 struct Unit {
@@ -57,12 +72,20 @@ struct ExpertShare {
   int ranks = 1, rank = 0;
 };
 
+/// Number of ranks of tensor parallelism, and this rank's index among them.
+struct TensorShare {
+  int ranks = 1, rank = 0;
+};
+
+/// Returns the shape of one tensor rank's part of a model. `ranks` divides its heads, kv heads, ffn and vocabulary.
+ModelConfig tensor_share(ModelConfig model, int ranks);
+
 /// A run of elements that the optimizer treats alike.
 struct Run {
   std::int64_t first = 0;
   std::int64_t count = 0;
   ParameterKind kind = ParameterKind::matrix;
-  std::int64_t in_model = 0;  ///< in_model of its first element (Parameter)
+  ElementMap in_model = {};  ///< places in the model of one rank
 
   bool decay() const { return kind == ParameterKind::matrix; }
 };
@@ -74,7 +97,9 @@ struct Piece {
   std::int64_t offset = 0;  ///< first element within the shard
   std::int64_t count = 0;   ///< elements; 0: the shard has none
 
-  std::int64_t in_model() const { return parameter->in_model + first; }
+  /// Returns the places of its elements in the flattened whole, and in the model of one rank.
+  ElementMap in_whole() const { return parameter->in_whole().from(first); }
+  ElementMap in_model() const { return in_whole().within(parameter->in_model); }
 };
 
 /// A linear layer's matrix in a block's unit: first element, rows and columns, and the number of stacked
@@ -108,8 +133,10 @@ using BlockTensors = BlockOf<Tensor>;
 class Layout {
  public:
   /// shards: 1, or the ranks that share every unit. `whole_blocks`: block shards end at multiples of 128
-  /// matrix rows, which makes them slightly larger. `experts`: division of a block's experts among ranks.
-  Layout(const ModelConfig& config, int shards, bool whole_blocks = false, const ExpertShare& experts = {});
+  /// matrix rows, which makes them slightly larger. `experts`, `tensor`: division of a block's experts, or of all matrices,
+  /// among ranks; not both.
+  Layout(const ModelConfig& whole_model, int shards, bool whole_blocks = false,
+         const ExpertShare& experts = {}, const TensorShare& tensor = {});
 
   /// Layout of a model's adapters alone. Its units have the numbers of the model's, and the edges are empty.
   Layout(const ModelConfig& config, const LoraOptions& lora);
@@ -188,6 +215,8 @@ class Layout {
     std::int64_t vectors_offset = 0, size = 0;
   };
   const BlockKind& kind_of(std::int64_t layer) const { return kinds_[config_.has_experts(layer)]; }
+  /// Marks which part of the whole model's parameters this tensor rank's are.
+  void mark_slices(const Layout& whole, int tensor_rank);
   /// Places the shards of all units one behind the other.
   void place_shards();
   Unit make_block(std::int64_t layer) const;

@@ -116,6 +116,49 @@ TEST_CASE("Layout: runs cover every parameter element exactly once with its deca
     }
 }
 
+TEST_CASE("Layout: tensor ranks hold every matrix element once, and all vectors", "[layout][tensor]") {
+  for (const bool tied : {false, true})
+    for (const int ranks : {2, 4}) {
+      ModelConfig config = find_model("tiny");
+      config.layers = 2, config.kv_heads = 4, config.tied = tied, config.qk_norm = true;
+      INFO("tied " << tied << " ranks " << ranks);
+      const Layout whole(config, 1);
+      std::vector<int> seen(whole.model_offset(whole.head_unit()) + whole.units().back().size);
+      bool columns = false;
+      std::int64_t moved = 0;
+      for (int rank = 0; rank < ranks; ++rank)
+        for (const int shards : {1, 3}) {
+          const Layout layout(config, shards, false, {}, {ranks, rank});
+          for (int u = 0; u < layout.unit_count(); ++u)
+            for (int shard = 0; shard < shards; ++shard)
+              for (const Run& run : layout.runs(u, shard)) {
+                columns = columns || run.in_model.run > 0;
+                for (std::int64_t i = 0; i < run.count; ++i) {
+                  moved += run.in_model.from(i).of(0) != run.in_model.of(i);
+                  seen[run.in_model.of(i)] += run.decay() ? ranks : 1;
+                }
+              }
+        }
+      CHECK(columns);  // of o and down
+      CHECK(moved == 0);
+      std::int64_t twice = 0;  // in each of two layouts
+      for (const int n : seen) twice += n == 2 * ranks;
+      CHECK(twice == parameter_count(config));
+      const Layout last(config, 1, false, {}, {ranks, ranks - 1});
+      for (const Parameter& p : last.units()[last.block_unit(0)].parameters) {
+        INFO(p.name);
+        const bool reads = p.name.ends_with("o_proj.weight") || p.name.ends_with("down_proj.weight");
+        CHECK(p.slice.has_value() == (p.kind == ParameterKind::matrix));
+        if (!p.slice) continue;
+        CHECK(p.whole().size() == ranks * p.size());
+        CHECK(p.slice->first_row == (reads ? 0 : (ranks - 1) * p.rows));
+        CHECK(p.slice->first_col == (reads ? (ranks - 1) * p.cols : 0));
+        CHECK(p.slice_of(0).in_whole().of(0) == 0);
+        CHECK(p.in_whole().of(p.size() - 1) == p.whole().size() - 1);
+      }
+    }
+}
+
 TEST_CASE("Layout: norm gains and biases have no weight decay", "[layout]") {
   for (const ModelConfig& config : configs()) {
     const Layout layout(config, 1);

@@ -161,7 +161,7 @@ void Moments::append_buffer(std::vector<StateTensor>& state, const Buffer& buffe
       StateTensor tensor{.name = fmt::format("{}/{}", buffer.kind, p.name), .shape = p.shape()};
       tensor.values.dtype = buffer.values.dtype;
       if (piece.count > 0) {
-        tensor.first = piece.first;
+        tensor.place = piece.in_whole();
         tensor.values = buffer.elements(u, piece.offset, piece.count);
       }
       state.push_back(std::move(tensor));
@@ -178,7 +178,7 @@ void Moments::append_scales(std::vector<StateTensor>& state, const Buffer& buffe
                          .shape = {1}};
       if (buffer.format == StateFormat::coat) {
         tensor.shape = {groups_of(pieces[i].parameter->size()), kCoatScaleFloats};
-        tensor.first = pieces[i].first / kCoatGroup * kCoatScaleFloats;
+        tensor.place = pieces[i].first / kCoatGroup * kCoatScaleFloats;
       }
       if (scale.size() > 0) tensor.values = scale;
       state.push_back(std::move(tensor));

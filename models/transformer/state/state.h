@@ -11,17 +11,17 @@
 #include <vector>
 
 #include "kernels/device/device.h"
+#include "kernels/numerics/element_map.h"
 #include "kernels/numerics/tensor.h"
 
 namespace precbench {
 
-/// A state tensor, of which this rank holds `values`: elements [first, first + values.size()) of the
-/// flattened whole. Ranks at the same position on the shard axis hold the same part; of experts, ranks at the
-/// same position in their expert-parallel groups.
+/// A state tensor, of which this rank holds `values`. Ranks at the same position on the shard and tensor axes hold the
+/// same part; of experts, ranks at the same position in their expert-parallel groups.
 struct StateTensor {
   std::string name;                 ///< "weights/model.norm.weight", "m/...", "v/..."
   std::vector<std::int64_t> shape;  ///< of the whole tensor
-  std::int64_t first = 0;
+  ElementMap place = {};            ///< of the values in the flattened whole
   Tensor values = {};  ///< on the device; without data (dtype only) if other ranks hold all of it
 };
 
@@ -36,7 +36,7 @@ struct RunPosition {
   bool operator==(const RunPosition&) const = default;
 };
 
-/// Writes or fills the values of a tensor's part. `bytes` has the size of the part. A writer may swap `bytes`
+/// Writes or fills the values of a tensor's part, which are consecutive in the whole. `bytes` has the size of the part. A writer may swap `bytes`
 /// for a buffer of its own to keep the data.
 using StateWriter = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
 using StateReader = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
