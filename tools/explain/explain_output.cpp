@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -205,6 +206,27 @@ std::string waterfall_text(const ExplainedTrace& a, const ExplainedTrace& b, con
   return text;
 }
 
+/// Returns the waits of two ranks of one job for each other; null for other traces.
+std::optional<RankWaits> rank_waits(const ExplainedTrace& a, const ExplainedTrace& b) {
+  if (a.trace.rank < 0 || b.trace.rank < 0 || a.trace.rank == b.trace.rank || a.trace.ranks != b.trace.ranks)
+    return std::nullopt;
+  return waits_of_ranks(a.all.steps.step, b.all.steps.step);
+}
+
+std::string ranks_text(const ExplainedTrace& a, const ExplainedTrace& b, const Screen& screen) {
+  const auto waits = rank_waits(a, b);
+  if (!waits) return "";
+  std::string text = fmt::format(
+      "Ranks {} and {} of {}: in {} rank {} waits {} ms for the other, rank {} {} ms.", a.trace.rank,
+      b.trace.rank, a.trace.ranks, plural(waits->collectives, "collective"), a.trace.rank,
+      ms_text(static_cast<double>(waits->first)), b.trace.rank, ms_text(static_cast<double>(waits->second)));
+  const std::int64_t late = waits->first - waits->second;
+  if (static_cast<double>(std::abs(late)) >= kLeastLoss * a.all.unprofiled)
+    text += fmt::format(" Rank {} is late: collectives are not what to repair, but what it does longer.",
+                        late > 0 ? b.trace.rank : a.trace.rank);
+  return "\n" + paragraph(text, screen);
+}
+
 std::string notes_text(const ExplainedTrace& one, const Screen& screen) {
   std::string text;
   const auto unknown = unknown_kernels(one);
@@ -289,7 +311,8 @@ std::string explain_text(const std::vector<ExplainedTrace>& traces, const Screen
     text +=
         summary(one, screen) + gemm_table(one, screen) + findings_text(one, screen) + notes_text(one, screen);
   }
-  if (traces.size() == 2) text += waterfall_text(traces[0], traces[1], screen);
+  if (traces.size() == 2)
+    text += waterfall_text(traces[0], traces[1], screen) + ranks_text(traces[0], traces[1], screen);
   return text;
 }
 
@@ -308,6 +331,10 @@ nlohmann::ordered_json explain_json(const std::vector<ExplainedTrace>& traces) {
     json["waterfall"] = {{"from_ns", fall.from}, {"to_ns", fall.to}, {"parts", parts}};
     json["waterfall"]["gemm_flops_ratio"] =
         fall.work_ratio > 0 ? nlohmann::ordered_json(fall.work_ratio) : nullptr;
+    if (const auto waits = rank_waits(traces[0], traces[1]))
+      json["ranks"] = {{"collectives", waits->collectives},
+                       {"first_waits_ns", waits->first},
+                       {"second_waits_ns", waits->second}};
   }
   return json;
 }

@@ -36,8 +36,9 @@ std::int64_t duration_of(const ExplainedTrace& one) { return one.all.steps.step.
 }  // namespace
 
 TEST_CASE("explain: healthy steps get no advice", "[explain]") {
-  for (const bool fp8 : {false, true}) {
-    const ExplainedTrace one = explained_step(fp8, Planted::nothing);
+  for (const auto& [fp8, planted] : {std::pair(false, Planted::nothing), std::pair(true, Planted::nothing),
+                                     std::pair(true, Planted::clipping)}) {
+    const ExplainedTrace one = explained_step(fp8, planted);
     std::string findings;
     for (const Finding& finding : one.all.findings) findings += finding.id + ": " + finding.evidence + "\n";
     INFO(findings);
@@ -64,6 +65,7 @@ TEST_CASE("explain: a planted fault is named first and its repair predicted", "[
                                {true, Planted::unconverted, "unconverted", 0.03},
                                {false, Planted::math_attention, "attention", 0.03},
                                {true, Planted::optimizer, "optimizer", 0.03},
+                               {false, Planted::foreach, "optimizer", 0.03},
                                {false, Planted::fp32_head, "fp32", 0.03},
                                {false, Planted::recompilation, "recompilation", 0.03},
                                {false, Planted::collectives, "collectives", 0.05},
@@ -195,6 +197,38 @@ TEST_CASE("explain: a single collective that nothing can hide is no finding, two
   };
   CHECK_FALSE(found(1));
   CHECK(found(2));
+}
+
+TEST_CASE("explain: of two ranks, the one that the other waits for is named", "[explain]") {
+  const auto rank = [](int number, double compute, double collective, int ranks = 2) {
+    KinetoWriter writer;
+    writer.rank = number;
+    writer.ranks = ranks;
+    for (int step = 1; step <= 2; ++step) {
+      writer.begin_step(step);
+      for (int i = 0; i < 3; ++i) {
+        writer.kernel("aten::mul", "elementwise_kernel", compute);
+        writer.fork_streams();
+        writer.kernel("nccl:all_reduce", "ncclDevKernel_AllReduce", collective, {}, {}, 20);
+        writer.join_streams();
+      }
+      writer.end_step();
+    }
+    return explained(writer.json());
+  };
+  const ExplainedTrace fast = rank(0, 1000, 700), slow = rank(1, 1500, 200);
+  CHECK(fast.trace.rank == 0);
+  CHECK(fast.trace.ranks == 2);
+  const auto json = explain_json({fast, slow});
+  CHECK(json["ranks"]["collectives"] == 3);
+  CHECK(json["ranks"]["first_waits_ns"] == 1'500'000);
+  CHECK(json["ranks"]["second_waits_ns"] == 0);
+  const Screen screen{80, true, false};
+  CHECK_THAT(explain_text({fast, slow}, screen), ContainsText("Rank 1 is late"));
+  CHECK_THAT(explain_text({slow, fast}, screen), ContainsText("Rank 1 is late"));
+  CHECK_THAT(explain_text({fast, rank(1, 1000, 700)}, screen), !ContainsText("is late"));
+  CHECK_FALSE(explain_json({fast, rank(1, 1500, 200, 4)}).contains("ranks"));  // another job
+  CHECK_FALSE(explain_json({fast, rank(0, 1500, 200)}).contains("ranks"));
 }
 
 TEST_CASE("explain: a trace without steps is one step, and says so", "[explain]") {

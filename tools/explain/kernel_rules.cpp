@@ -56,9 +56,13 @@ std::pair<double, double> updated_parameters(const StepRepairs& step) {
         for (const std::int64_t size : inputs.dims.front()) elements *= static_cast<double>(size);
       }
       by_op[step.trace.name(event.name)] += elements;
-      if (!inputs.types.empty())
-        width[step.trace.name(event.name)] =
-            inputs.types.front().find("BFloat16") != std::string::npos ? 2 : 4;
+      // Lists of tensors have no type, but their kernels are named after it.
+      const auto narrow = [](const std::string& text) {
+        return text.find("BFloat16") != std::string::npos || text.find("Half") != std::string::npos;
+      };
+      width[step.trace.name(event.name)] =
+          narrow(step.trace.name(work.name)) || (!inputs.types.empty() && narrow(inputs.types.front())) ? 2
+                                                                                                        : 4;
     }
   }
   // Adam divides once per parameter.
@@ -161,10 +165,20 @@ void find_not_fused(StepRepairs& step) {
 }
 
 void find_optimizer(StepRepairs& step) {
+  // Clipping of gradients has kernels of the same kind; where the optimizer is marked, they are outside.
+  const auto inside = [&](const Work& work) {
+    return work.work_class == WorkClass::optimizer &&
+           step.trace.any_around(work.op,
+                                 [](const std::string& name) { return name.starts_with("Optimizer.step"); });
+  };
+  const bool marked = std::any_of(step.work.work.begin(), step.work.work.end(), inside);
+  const auto updates = [&](const Work& work) {
+    return marked ? inside(work) : work.work_class == WorkClass::optimizer;
+  };
   double time = 0;
   int kernels = 0;
   for (const Work& work : step.work.work) {
-    if (work.work_class != WorkClass::optimizer) continue;
+    if (!updates(work)) continue;
     time += static_cast<double>(work.duration);
     ++kernels;
   }
@@ -173,15 +187,14 @@ void find_optimizer(StepRepairs& step) {
   const double bytes = 7 * parameters * element;  // reads p, g, m, v; writes p, m, v
   const double fused = std::min(step.expected->update(bytes), time);
   int launches = 0;
-  for (const Work& work : step.work.work)
-    launches += work.work_class == WorkClass::optimizer && !is_multi_tensor(step, work);
+  for (const Work& work : step.work.work) launches += updates(work) && !is_multi_tensor(step, work);
   if (launches < kernels / 2 && time < 1.5 * fused) return;  // a few launches for all tensors
   ReplayItems repaired = step.items;
   const auto kept = static_cast<int>(
       std::clamp(std::ceil(parameters / kTensorsOfLaunch), 1.0, static_cast<double>(kernels)));
   int count = 0;
   for (ReplayItem& item : repaired) {
-    if (item.waits || step.work_of(item).work_class != WorkClass::optimizer) continue;
+    if (item.waits || !updates(step.work_of(item))) continue;
     if (count++ < kept)
       item.duration = fused / kept;
     else

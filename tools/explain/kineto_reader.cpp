@@ -120,7 +120,9 @@ class KinetoHandler {
 
   bool start_object(std::size_t) {
     ++depth_;
-    if (part_ == Part::events && depth_ == events_depth_ + 1) {
+    if (part_ == Part::none && depth_ == 2 && key_ == "distributedInfo") {
+      part_ = Part::distributed;
+    } else if (part_ == Part::events && depth_ == events_depth_ + 1) {
       part_ = Part::event;
       event_depth_ = depth_;
       event_ = {};
@@ -136,6 +138,8 @@ class KinetoHandler {
     } else if (part_ == Part::event && depth_ == event_depth_) {
       part_ = Part::events;
       finish_event();
+    } else if (part_ == Part::distributed && depth_ == 2) {
+      part_ = Part::none;
     }
     --depth_;
     return value();
@@ -194,7 +198,7 @@ class KinetoHandler {
   bool truncated() const { return truncated_; }
 
  private:
-  enum class Part : std::uint8_t { none, properties, events, event, arguments, dims, types };
+  enum class Part : std::uint8_t { none, properties, distributed, events, event, arguments, dims, types };
 
   bool in_list(Part part) const { return part_ == part; }
   bool value() { return true; }
@@ -206,6 +210,9 @@ class KinetoHandler {
       if (key_ == "tid" && std::abs(x) < 9e15) event_.thread = static_cast<std::int64_t>(x);
     } else if (part_ == Part::arguments && depth_ == event_depth_ + 1) {
       argument(x);
+    } else if (part_ == Part::distributed && depth_ == 2 && x >= 0) {
+      if (key_ == "rank") trace_.rank = whole<int>(x);
+      if (key_ == "world_size") trace_.ranks = whole<int>(x);
     } else if (part_ == Part::dims) {
       const double size = x >= 0 && x < 1e12 ? x : 0;
       if (depth_ == list_depth_ + 2)

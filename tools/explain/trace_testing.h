@@ -19,8 +19,9 @@ using TraceDims = std::vector<std::vector<std::int64_t>>;
 class KinetoWriter {
  public:
   std::string gpu = "NVIDIA H200";
-  double launch_us = 5;  ///< of the host, for one kernel
-  double call_us = 4;    ///< of which the call of the CUDA runtime takes
+  int rank = -1, ranks = 0;  ///< -1: not distributed
+  double launch_us = 5;      ///< of the host, for one kernel
+  double call_us = 4;        ///< of which the call of the CUDA runtime takes
 
   void begin(const std::string& name) { open_.push_back({name, host_ += 1}); }
   void end() {
@@ -68,8 +69,14 @@ class KinetoWriter {
   void raw(const std::string& json) { events_ += (events_.empty() ? "" : ",\n") + json; }
 
   std::string json() const {
-    return "{\"schemaVersion\": 1, \"deviceProperties\": [{\"id\": 0, \"name\": \"" + gpu +
-           "\"}], \"traceEvents\": [\n" + events_ + "\n]}\n";
+    return "{\"schemaVersion\": 1, \"deviceProperties\": [{\"id\": 0, \"name\": \"" + gpu + "\"}]" +
+           (rank < 0
+                ? ""
+                : fmt::format(
+                      ", \"distributedInfo\": {{\"backend\": \"nccl\", \"rank\": {}, \"world_size\": {}, \"pg_config\": "
+                      "[{{\"ranks\": [0, 1], \"rank\": 7}}]}}",
+                      rank, ranks)) +
+           ", \"traceEvents\": [\n" + events_ + "\n]}\n";
   }
 
  private:
@@ -131,6 +138,8 @@ enum class Planted : std::uint8_t {
   unconverted,
   math_attention,
   optimizer,
+  foreach,
+  clipping,  ///< of gradients: no fault
   fp32_head,
   alignment,
   small_batch,
@@ -282,6 +291,11 @@ class StepWriter {
     const std::int64_t parameters =
         kLayers * (width_ * width_ * 5 / 2 + 3 * width_ * ffn_) + 2 * vocabulary_ * width_;
     const double update = expected_.update(14.0 * static_cast<double>(parameters)) / 1e3;
+    if (is(Planted::clipping))
+      for (const char* op : {"aten::_foreach_norm", "aten::_foreach_mul_"})
+        for (int i = 0; i < 10; ++i)
+          writer.kernel(op, "multi_tensor_apply_kernel<TensorListMetadata<1>, LpNormFunctor<c10::BFloat16> >",
+                        update / 25, {{parameters / 10}}, {"TensorList"});
     writer.begin("Optimizer.step#AdamW.step");
     if (is(Planted::optimizer)) {
       constexpr int tensors = 30;
@@ -289,6 +303,15 @@ class StepWriter {
         for (const char* op : {"aten::mul_", "aten::lerp_", "aten::addcmul_", "aten::sqrt", "aten::addcdiv_"})
           writer.kernel(op, "void at::native::vectorized_elementwise_kernel<4>", update / tensors * 0.6,
                         {{parameters / tensors}}, {kBf16});
+    } else if (is(Planted::foreach)) {
+      constexpr int chunks = 10;
+      for (const char* op : {"aten::_foreach_mul_", "aten::_foreach_lerp_", "aten::_foreach_addcmul_",
+                             "aten::_foreach_sqrt", "aten::_foreach_addcdiv_"})
+        for (int i = 0; i < chunks; ++i)
+          writer.kernel(
+              op,
+              "multi_tensor_apply_kernel<TensorListMetadata<3>, PointwiseOpListFunctor<c10::BFloat16, 3> >",
+              update / chunks * 0.5, {{parameters / chunks}}, {"TensorList"});
     } else {
       writer.kernel("aten::_fused_adamw_", "multi_tensor_apply_kernel<FusedAdam>", update);
     }

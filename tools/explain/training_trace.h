@@ -61,6 +61,7 @@ struct TrainingTrace {
   std::string file;    ///< as the user named it
   std::string format;  ///< "Kineto" or "Nsight Systems"
   std::string gpu_name;
+  int rank = -1, ranks = 0;  ///< of the process among those that train together; -1: unknown
   std::vector<std::string> names;
   std::vector<OpInputs> inputs;
   std::vector<GpuEvent> gpu;

@@ -36,6 +36,23 @@ Waterfall waterfall_of(const Explanation& from, const Explanation& to) {
   return result;
 }
 
+std::optional<RankWaits> waits_of_ranks(const StepWork& first, const StepWork& second) {
+  const auto collectives = [](const StepWork& step) {
+    std::vector<std::int64_t> durations;
+    for (const Work& work : step.work)
+      if (work.work_class == WorkClass::collective) durations.push_back(work.duration);
+    return durations;
+  };
+  const std::vector<std::int64_t> a = collectives(first), b = collectives(second);
+  if (a.empty() || a.size() != b.size()) return std::nullopt;
+  RankWaits waits{static_cast<int>(a.size())};
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    waits.first += a[i] - std::min(a[i], b[i]);
+    waits.second += b[i] - std::min(a[i], b[i]);
+  }
+  return waits;
+}
+
 std::vector<std::int64_t> rounded_parts(std::int64_t start, const std::vector<std::int64_t>& differences,
                                         std::int64_t unit) {
   const auto nearest = [&](std::int64_t value) {

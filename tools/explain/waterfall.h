@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,14 @@ struct Waterfall {
 };
 
 Waterfall waterfall_of(const Explanation& from, const Explanation& to);
+
+/// Time that two ranks of one job spend in collectives beyond the shorter of both, in which they wait for the other.
+struct RankWaits {
+  int collectives = 0;
+  std::int64_t first = 0, second = 0;  ///< ns
+};
+/// Compares the collectives of a step in their order; null if the steps do not have equally many.
+std::optional<RankWaits> waits_of_ranks(const StepWork& first, const StepWork& second);
 
 /// Returns a number of ns for each, rounded to multiples of `unit` so that the parts still add up to the rounded end:
 /// entry 0 is
