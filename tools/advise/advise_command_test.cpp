@@ -49,6 +49,16 @@ TEST_CASE("advise: committed rows are the committed speeds", "[advise]") {
   const Json* bf16 = row_of(json, "bf16");
   REQUIRE(bf16);
   CHECK(bf16->at("speedup").at("mean") == 1);
+  // Speeds that are predicted beside a measured BF16 have the predicted speed-up over it.
+  int predicted = 0;
+  for (const Json& one : json.at("rows")) {
+    if (!one.at("tokens_per_s").is_number()) continue;
+    INFO(one.dump());
+    CHECK(one.at("tokens_per_s").get<double>() / bf16->at("tokens_per_s").get<double>() ==
+          Approx(one.at("speedup").at("mean").get<double>()).epsilon(0.005));
+    predicted += one.at("source") == "predicted";
+  }
+  CHECK(predicted > 0);
   // Both sides of the speed-up are of one source.
   CHECK(std::abs(row->at("tokens_per_s").get<double>() / bf16->at("tokens_per_s").get<double>() /
                      row->at("speedup").at("mean").get<double>() -

@@ -445,6 +445,10 @@ class TableBuilder {
     }
     row.tokens_per_s = static_cast<double>(*counts.training->tokens_per_step) / own->step_ms * 1e3;
     if (own->over_bf16.mean > 0) row.speedup = own->over_bf16;
+    // A ratio is predicted more exactly than a speed.
+    const auto bf16 = std::find_if(table_.rows.begin(), table_.rows.end(),
+                                   [](const SpeedRow& one) { return one.is_bf16() && one.tokens_per_s; });
+    if (bf16 != table_.rows.end() && row.speedup) row.tokens_per_s = *bf16->tokens_per_s * row.speedup->mean;
     if (const auto power = usual_power_w(numerics_label(counts.case_fields)))
       row.joules_per_token = *power * gpus_of(counts) / *row.tokens_per_s;
     return row;
