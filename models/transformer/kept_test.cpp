@@ -105,6 +105,23 @@ TEST_CASE("kept: wgrad from fprop's data has the bits of quantizing values where
   }
 }
 
+TEST_CASE("kept: inputs may have any scales along rows", "[kept]") {
+  const Result exact = random_step(kept_setup("rowwise"));
+  for (const QuantFormat& format :
+       {QuantFormat{DType::e4m3, Granularity::tensor, ScaleType::f32},
+        QuantFormat{DType::e4m3, Granularity::row, ScaleType::f32_pow2},
+        QuantFormat{DType::e4m3, Granularity::block_1x128, ScaleType::f32},
+        QuantFormat{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::rceil},
+        QuantFormat{DType::e4m3, Granularity::block_1x16, ScaleType::e4m3}}) {
+    INFO(describe(format));
+    StepSetup setup = kept_setup("rowwise");
+    setup.recipe.kept.norm_input = setup.recipe.kept.activation_input = format;
+    const Result kept = random_step(setup);
+    CHECK(kept.loss != exact.loss);
+    check_close(kept, exact, 0.01, 0.25);
+  }
+}
+
 TEST_CASE("kept: inputs in groups of 16 give the step of PyTorch autograd with the same quantization",
           "[kept]") {
   const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", "llama");
