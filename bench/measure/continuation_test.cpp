@@ -15,12 +15,6 @@ namespace {
 
 constexpr const char* kRealCase = "a case that writes checkpoints until it is ended";
 
-void check_same_training(const Record& a, const Record& b) {
-  CHECK(a.training->loss == b.training->loss);
-  CHECK(a.training->grad_norm == b.training->grad_norm);
-  CHECK(a.training->lr == b.training->lr);
-}
-
 /// Limits the size of this process's files during its lifetime.
 class ShortFiles {
  public:

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "bench/case/case_testing.h"
 #include "bench/machine/datasheet.h"
 #include "bench/measure/record_builder.h"
 #include "kernels/testing/catch.h"
@@ -28,10 +29,7 @@ Record measured_record(const Case& c, double median_ms) {
 }
 
 Case one_gpu() {
-  Case c;
-  c.device = "cuda";
-  c.batch = 8;
-  c.seq = 1000;
+  Case c = testing::case_of_flags("--device cuda --batch 8 --seq 1000");
   return c;
 }
 
@@ -171,20 +169,25 @@ TEST_CASE("fill_metrics: a GPU without known peaks has no MFU and a warning how 
 
 namespace {
 
-/// A device that has run two shapes of dgrad emulated.
-class OddShapes final : public Device {
+/// A device that runs nothing and says that everything is native.
+class NativeDevice : public Device {
  public:
-  std::string name() const override { return "odd"; }
   GemmSupport support(const GemmRecipe&, GemmRole) const override { return {}; }
-  std::string emulated_shapes(GemmRole role) const override {
-    return role == GemmRole::dgrad ? "64 x 80 x 208, 64 x 96 x 208" : "";
-  }
   OpSet supported_ops() const override { return {}; }
   void* allocate(std::int64_t) override { return nullptr; }
   void deallocate(void*) override {}
   void upload(const Tensor&, const void*) override {}
   void download(void*, const Tensor&) override {}
   void synchronize() override {}
+};
+
+/// A device that has run two shapes of dgrad emulated.
+class OddShapes final : public NativeDevice {
+ public:
+  std::string name() const override { return "odd"; }
+  std::string emulated_shapes(GemmRole role) const override {
+    return role == GemmRole::dgrad ? "64 x 80 x 208, 64 x 96 x 208" : "";
+  }
 };
 
 }  // namespace
@@ -208,18 +211,10 @@ TEST_CASE("add_kernels: emulated shapes of a native recipe are named and remove 
 
 namespace {
 
-/// A GPU that runs everything natively.
-class NativeGpu final : public Device {
+class NativeGpu final : public NativeDevice {
  public:
   std::string name() const override { return "cuda"; }
-  GemmSupport support(const GemmRecipe&, GemmRole) const override { return {}; }
   std::string attention_name() const override { return "own 128x128"; }
-  OpSet supported_ops() const override { return {}; }
-  void* allocate(std::int64_t) override { return nullptr; }
-  void deallocate(void*) override {}
-  void upload(const Tensor&, const void*) override {}
-  void download(void*, const Tensor&) override {}
-  void synchronize() override {}
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "bench/case/case_testing.h"
 #include "bench/measure/session.h"
 #include "kernels/testing/catch.h"
 
@@ -15,12 +16,7 @@ TEST_CASE("run_case: reshard auto keeps weights gathered if memory allows and ad
   setenv("OMP_NUM_THREADS", "1", 1);  // the models are too small for two threads
   for (const char* reshard : {"on", "off", "auto"}) {
     INFO(reshard);
-    Case c;
-    c.device = "cpu";
-    c.seq = 32;
-    c.gpus = 2;
-    c.parallel = "fsdp";
-    c.grads = "bf16";
+    Case c = testing::case_of_flags("--device cpu --seq 32 --gpus 2 --parallel fsdp --grads bf16");
     c.reshard = reshard;
     c.steps = 3;
     const Record& record = records[reshard] = run_case(validate(c));

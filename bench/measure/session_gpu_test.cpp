@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 
+#include "bench/measure/session_testing.h"
 #include "bench/process/case_process_testing.h"
 #include "bench/step/checkpoint.h"
 #include "bench/sweep/sweep.h"
@@ -86,8 +87,7 @@ TEST_CASE("run_case: held-out losses between replayed steps change no bit of the
       c.eval_tokens = 1280;
       c.eval_every = 3;
       const Record record = run_gpu(c);
-      CHECK(record.training->loss == plain.training->loss);
-      CHECK(record.training->grad_norm == plain.training->grad_norm);
+      check_same_training(record, plain);
       CHECK(record.memory->measured->activations == plain.memory->measured->activations);
       REQUIRE(record.training->evaluations.size() == 4);
       const Evaluation& last = record.training->evaluations.back();
@@ -109,8 +109,7 @@ TEST_CASE("run_case: recomputation in a graph changes no bit and takes the predi
         INFO(model << " " << recipe << ", recompute " << recompute);
         c.recompute = recompute;
         const Record record = run_gpu(c);
-        CHECK(record.training->loss == plain.training->loss);
-        CHECK(record.training->grad_norm == plain.training->grad_norm);
+        check_same_training(record, plain);
         const nlohmann::ordered_json memory = nlohmann::ordered_json(record).at("memory");
         CHECK(memory.at("measured") == memory.at("predicted"));
         if (!plain.moe) CHECK(record.memory->measured->activations < plain.memory->measured->activations);
@@ -151,8 +150,7 @@ TEST_CASE("run_case: a fidelity probe on a GPU changes no bit of the training an
     c.fidelity_batches = 2;
     c.fidelity_stress = "ffn:16";
     const Record record = run_gpu(c);
-    CHECK(record.training->loss == plain.training->loss);
-    CHECK(record.training->grad_norm == plain.training->grad_norm);
+    check_same_training(record, plain);
     CHECK(record.memory->measured->activations == plain.memory->measured->activations);
     c.device = "cpu";
     c.steps = 1;
@@ -180,8 +178,7 @@ TEST_CASE("run_case: sensitivity cells on a GPU change no bit of the training an
     const Record plain = run_gpu(c);
     c.fidelity_batches = 2, c.sensitivity = "gemms,operands,roles,blocks,elements,scales";
     const Record record = run_gpu(c);
-    CHECK(record.training->loss == plain.training->loss);
-    CHECK(record.training->grad_norm == plain.training->grad_norm);
+    check_same_training(record, plain);
     c.device = "cpu", c.deterministic = "off", c.steps = 1;
     const Record cpu = run_case(validate(c));
     REQUIRE(cpu.sensitivity);
@@ -211,8 +208,7 @@ std::pair<Record, Record> captured_and_eager(Case c) {
   const Record captured = run_gpu(c);
   c.graph = "off";
   const Record eager = run_gpu(c);
-  CHECK(captured.training->loss == eager.training->loss);
-  CHECK(captured.training->grad_norm == eager.training->grad_norm);
+  check_same_training(captured, eager);
   CHECK(captured.training->loss.back() < captured.training->loss.front());
   return {captured, eager};
 }
@@ -268,8 +264,7 @@ TEST_CASE("run_case: a deterministic case repeats itself with every attention im
     c.seq = 512;
     const Record first = run_gpu(c), second = run_gpu(c);
     INFO(first.support->attention.value_or("?"));
-    CHECK(first.training->loss == second.training->loss);
-    CHECK(first.training->grad_norm == second.training->grad_norm);
+    check_same_training(first, second);
     if (c.attention == "own") CHECK(first.support->attention == "own");
   }
 }

@@ -36,6 +36,12 @@ inline Record run_ok(const Case& c) {
   return record;
 }
 
+inline void check_same_training(const Record& a, const Record& b) {
+  CHECK(a.training->loss == b.training->loss);
+  CHECK(a.training->grad_norm == b.training->grad_norm);
+  CHECK(a.training->lr == b.training->lr);
+}
+
 /// Checks everything that a finished record must contain, whatever the case.
 inline void check_complete(const Record& record, const Case& c) {
   INFO(record.error.value_or("no error"));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "bench/case/case_testing.h"
 #include "bench/predict/own_prediction.h"
 #include "bench/predict/predict.h"
 #include "kernels/base/errors.h"
@@ -98,13 +99,8 @@ TEST_CASE("estimate_step: soft-capped attention takes longer and counts as borro
 }
 
 TEST_CASE("estimate_step: LoRA on short sequences takes about what it took on an H200", "[cost-model]") {
-  Case c;
-  c.device = "cuda";
-  c.model = "smollm2-135m";
-  c.recipe = "bf16";
-  c.seq = 96;
-  c.batch = 256;
-  c.lora_rank = 16;
+  Case c = testing::case_of_flags(
+      "--device cuda --model smollm2-135m --recipe bf16 --seq 96 --batch 256 --lora-rank 16");
   // The fastest profiled step in results/h200/lora-smollm2.jsonl.xz, of a BF16 fork. No rates of such shapes were
   // measured.
   constexpr double kMeasured = 66.4e-3;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
 #include "bench/predict/case_layout.h"
 #include "bench/predict/predict.h"
@@ -24,14 +25,8 @@ CostModel model_with(double gb_per_s) {
 }
 
 Case sharded_case(std::int64_t accumulation) {
-  Case c;
-  c.device = "cuda";
-  c.model = "llama3.2-1b";
-  c.parallel = "fsdp";
-  c.reshard = "off";
-  c.grad_sync = "last";
-  c.seq = 1024;
-  c.batch = 1;
+  Case c = testing::case_of_flags(
+      "--device cuda --model llama3.2-1b --parallel fsdp --reshard off --grad-sync last --seq 1024 --batch 1");
   c.accumulation = accumulation;
   return c;
 }

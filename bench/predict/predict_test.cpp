@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
 #include "bench/measure/session.h"
 #include "bench/step/rank_testing.h"
@@ -57,11 +58,7 @@ TEST_CASE("dry_run: the step executes the FLOPs of the closed form", "[predict]"
 }
 
 TEST_CASE("dry_run: at the embedding's gradient only its own inputs are alive", "[predict]") {
-  Case c;
-  c.model = "llama3.1-8b";
-  c.recipe = "tensorwise";
-  c.batch = 1;
-  c.seq = 4096;
+  Case c = testing::case_of_flags("--model llama3.1-8b --recipe tensorwise --batch 1 --seq 4096");
   c.master = c.moments = c.grads = "bf16";
   const Plan plan = validate(c);
   // This is the peak if activations are no larger than gradients.
@@ -236,12 +233,7 @@ TEST_CASE("dry_run: memory is predicted exactly for every other option", "[predi
 }
 
 TEST_CASE("predict: a sharded 405B model has the expected state per rank", "[predict]") {
-  Case c;
-  c.model = "llama3.1-405b";
-  c.seq = 8192;
-  c.batch = 1;
-  c.gpus = 1024;
-  c.parallel = "fsdp";
+  Case c = testing::case_of_flags("--model llama3.1-405b --seq 8192 --batch 1 --gpus 1024 --parallel fsdp");
   const Prediction p = predict(validate(c));
   CHECK(!p.unsupported);
   // 16 bytes per parameter (FP32 master, gradients and two moments: 4 + 4 + 8) over 1,024 ranks, padded to
@@ -271,10 +263,7 @@ TEST_CASE("predict: a time exists only if the recipe is native and the GPU's pea
 }
 
 TEST_CASE("predict: an unsupported case has a reason", "[predict]") {
-  Case c;
-  c.recipe = "mxfp8";
-  c.seq = 100;
-  c.batch = 1;
+  Case c = testing::case_of_flags("--recipe mxfp8 --seq 100 --batch 1");
   CHECK(predict(validate(c)).unsupported.value_or("").find("M=100") != std::string::npos);
 }
 
@@ -367,15 +356,8 @@ TEST_CASE("predict: sharded ranks reuse the buffers of whole units", "[predict]"
 }
 
 TEST_CASE("predict: whole gradients cost memory and save all but one reduction of a step", "[predict]") {
-  Case c;
-  c.device = "cuda";
-  c.model = "llama3.1-8b";
-  c.recipe = "tensorwise";
-  c.seq = 2048;
-  c.batch = 1;
-  c.parallel = "fsdp";
-  c.gpus = 4;
-  c.accumulation = 16;
+  Case c = testing::case_of_flags(
+      "--device cuda --model llama3.1-8b --recipe tensorwise --seq 2048 --batch 1 --parallel fsdp --gpus 4 --accumulation 16");
   const auto bytes_of_ops = [](const Plan& plan, const std::string& name) {
     double sum = 0;
     for (const OpCost& op : dry_run(plan, nullptr).ops())

@@ -126,6 +126,17 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
 
 SweepOptions options_for(const TempDirectory& directory) { return sweep_into(directory, kFakeCase); }
 
+/// Returns what a process that runs `body`, and must end with `status`, writes to standard error.
+std::string errors_of(int status, const std::function<int()>& body) {
+  const TempDirectory directory;
+  const pid_t pid = in_background([&] {
+    errors_to(directory / "errors");
+    return body();
+  });
+  CHECK(exit_status(pid) == status);
+  return file_text(directory / "errors");
+}
+
 std::vector<Case> cases_of(const std::vector<std::int64_t>& seeds) {
   std::vector<Case> cases;
   for (const std::int64_t seed : seeds) {
@@ -290,21 +301,14 @@ TEST_CASE("run_sweep: a row of another machine is kept and its case runs here to
   host.env.host = "node-9";
   std::filesystem::create_directories(options.out);
   for (const Record& record : {machine, host}) append_record(options.out + "/records.jsonl", record);
-  const auto start_says = [&](const std::string& file) {
-    const pid_t pid = in_background([&] {
-      errors_to(directory / file);
-      return run_sweep(grid, options);
-    });
-    CHECK(exit_status(pid) == kSweepDone);
-    return file_text(directory / file);
-  };
+  const auto start_says = [&] { return errors_of(kSweepDone, [&] { return run_sweep(grid, options); }); };
   const std::string of_host =
       "1 case finished on node-9, another host of the same kind; --fresh runs it here\n";
-  CHECK(start_says("first") ==
+  CHECK(start_says() ==
         "1 case finished on another machine, another processor; run again here; both rows are kept\n" +
             of_host);
   CHECK(read_records({options.out}).records.size() == 3);
-  CHECK(start_says("second") == of_host);
+  CHECK(start_says() == of_host);
   CHECK(read_records({options.out}).records.size() == 3);
 }
 
@@ -321,12 +325,7 @@ TEST_CASE("run_sweep: rows of another build count, and a line says how to measur
     if (i == 1) row.env.git.reset();  // an unknown commit may be this one
     append_record(options.out + "/records.jsonl", row);
   }
-  const pid_t pid = in_background([&] {
-    errors_to(directory / "errors");
-    return run_sweep(grid, options);
-  });
-  CHECK(exit_status(pid) == kSweepDone);
-  const std::string text = file_text(directory / "errors");
+  const std::string text = errors_of(kSweepDone, [&] { return run_sweep(grid, options); });
   CHECK(contains(text, "1 case finished by a build of commit 000000000000"));
   CHECK(contains(text, "; --fresh measures anew\n"));
   CHECK_FALSE(contains(text, "an unknown commit, and"));
@@ -343,13 +342,8 @@ TEST_CASE("run_sweep: a finished row of schema 1 is kept and its case runs again
   old.definition.reset();
   std::filesystem::create_directories(options.out);
   append_record(options.out + "/records.jsonl", old);
-  const pid_t pid = in_background([&] {
-    errors_to(directory / "said");
-    return run_sweep(grid, options);
-  });
-  CHECK(exit_status(pid) == kSweepDone);
   CHECK(
-      file_text(directory / "said") ==
+      errors_of(kSweepDone, [&] { return run_sweep(grid, options); }) ==
       "1 case finished by an earlier version of this program, whose records (schema 1) do not say what models, "
       "recipes and data were; run again, and the old rows stay\n");
   std::ifstream file(options.out + "/records.jsonl");
@@ -391,13 +385,8 @@ TEST_CASE("run_sweep: a row that says that a process or a checkpoint was lost do
   rows[2].error = "killed by signal 6 (Aborted)";
   std::filesystem::create_directories(options.out);
   for (const Record& record : rows) append_record(options.out + "/records.jsonl", record);
-  const pid_t pid = in_background([&] {
-    errors_to(directory / "said");
-    return run_sweep(grid, options);
-  });
-  CHECK(exit_status(pid) == kSweepFailures);  // of the third, which counts
   CHECK(
-      file_text(directory / "said") ==
+      errors_of(kSweepFailures, [&] { return run_sweep(grid, options); }) ==  // for the third, which counts
       "1 case could not write all files, and is run again\n1 case lost a process of the sweep, and is run again\n");
   auto now = rows_by_seed(options);
   CHECK(now.size() == 3);
@@ -449,14 +438,12 @@ TEST_CASE(
     if (peaks[i]) predict_peak(row, *peaks[i]);
     append_record(path, row);
   }
-  const pid_t pid = in_background([&] {
-    errors_to(directory / "said");
+  const auto read = [&] {
     const Rows rows = read_finished_rows(path, grid, false, [&](const std::string&) { return here; });
     return rows.size() == 2 && !rows.contains(grid[0].id) ? 0 : 1;
-  });
-  CHECK(exit_status(pid) == 0);
+  };
   CHECK(
-      file_text(directory / "said") ==
+      errors_of(0, read) ==
       "1 case ran out of GPU memory although the predicted peak fits (other processes may have held the rest), and "
       "is run again\n");
   const RecordSet left = read_records({path});

@@ -322,24 +322,38 @@ PRECBENCH_OP_TEST(rmsnorm_poison_on,
   }
 }
 
+namespace {
+
+/// Random inputs of the rmsnorms on a device, and their results without quantized copies.
+struct RmsnormRun {
+  OpTest& b;
+  std::int64_t M, C;
+  Tensor x = random(M), branch = random(M), dh = random(M), dresidual = random(M), weight = random(1);
+  Tensor sum = b.output(DType::bf16, M, C), rstd = b.output(DType::f32, M, 1);
+  Tensor dweight = b.output(DType::f32, 1, C);
+  Tensor h, dx, plain_dweight;  ///< fetched
+
+  RmsnormRun(OpTest& test, std::int64_t rows, std::int64_t cols) : b(test), M(rows), C(cols) {
+    const QuantizedTensor plain = b.operand({}, M, C);
+    forward(plain);
+    h = b.fetch(plain.value);
+    backward(plain);
+    dx = b.fetch(plain.value), plain_dweight = b.fetch(dweight);
+  }
+  Tensor random(std::int64_t rows) const { return b.put(b.host().random(DType::bf16, rows, C, 1.0f)); }
+  void forward(const QuantizedTensor& out) const {
+    b.device().add_rmsnorm({out, sum, rstd, x, branch, weight, kNormEps});
+  }
+  void backward(const QuantizedTensor& out) const {
+    b.device().rmsnorm_backward({out, dweight, false, dresidual, dh, sum, rstd, weight});
+  }
+};
+
+}  // namespace
+
 PRECBENCH_OP_TEST(rmsnorm_many_rows_on, "the rmsnorms of more rows than a GPU has blocks") {
   const std::int64_t M = b.on_cpu() ? 48 : 1216, C = b.on_cpu() ? 64 : 4096;
-  HostMemory& host = b.host();
-  const auto random = [&](std::int64_t rows) { return b.put(host.random(DType::bf16, rows, C, 1.0f)); };
-  const Tensor x = random(M), branch = random(M), dh = random(M), dresidual = random(M), weight = random(1);
-  const Tensor sum = b.output(DType::bf16, M, C), rstd = b.output(DType::f32, M, 1);
-  const Tensor dweight = b.output(DType::f32, 1, C);
-  const auto forward = [&](const QuantizedTensor& h) {
-    b.device().add_rmsnorm({h, sum, rstd, x, branch, weight, kNormEps});
-  };
-  const auto backward = [&](const QuantizedTensor& dx) {
-    b.device().rmsnorm_backward({dx, dweight, false, dresidual, dh, sum, rstd, weight});
-  };
-  const QuantizedTensor plain = b.operand({}, M, C);
-  forward(plain);
-  const Tensor h = b.fetch(plain.value);
-  backward(plain);
-  const Tensor dx = b.fetch(plain.value), plain_dweight = b.fetch(dweight);
+  const RmsnormRun run(b, M, C);
   for (const OutputFormats& formats : {OutputFormats{kTensorE4m3, kTensorE4m3},
                                        {kRow, kRow},
                                        {{}, kRow},
@@ -349,12 +363,12 @@ PRECBENCH_OP_TEST(rmsnorm_many_rows_on, "the rmsnorms of more rows than a GPU ha
     QuantizedTensor out = b.operand(formats, M, C);
     for (const bool keep : {true, false}) {
       out.keep_value = keep;
-      forward(out);
-      b.check_copies("h" + what, out, h);
-      backward(out);
-      b.check_copies("dx" + what, out, dx);
+      run.forward(out);
+      b.check_copies("h" + what, out, run.h);
+      run.backward(out);
+      b.check_copies("dx" + what, out, run.dx);
     }
-    CHECK(same_bits(b.fetch(dweight), plain_dweight));
+    CHECK(same_bits(b.fetch(run.dweight), run.plain_dweight));
   }
 }
 
@@ -366,22 +380,7 @@ PRECBENCH_OP_TEST(rmsnorm_known_on, "the rmsnorms of many rows with scales that 
   // More than 16 rows for each half of a GPU's multiprocessors; a width with a partial last vector.
   const std::int64_t M = b.on_cpu() ? 48 : 4112;
   for (const std::int64_t C : {264, b.on_cpu() ? 64 : 4096}) {
-    const auto random = [&](std::int64_t rows) { return b.put(host.random(DType::bf16, rows, C, 1.0f)); };
-    const Tensor in = random(M), branch = random(M), dh = random(M), dresidual = random(M),
-                 weight = random(1);
-    const Tensor sum = b.output(DType::bf16, M, C), rstd = b.output(DType::f32, M, 1);
-    const Tensor dweight = b.output(DType::f32, 1, C);
-    const auto forward = [&](const QuantizedTensor& h) {
-      b.device().add_rmsnorm({h, sum, rstd, in, branch, weight, kNormEps});
-    };
-    const auto backward = [&](const QuantizedTensor& dx) {
-      b.device().rmsnorm_backward({dx, dweight, false, dresidual, dh, sum, rstd, weight});
-    };
-    const QuantizedTensor plain = b.operand({}, M, C);
-    forward(plain);
-    const Tensor h = b.fetch(plain.value);
-    backward(plain);
-    const Tensor dx = b.fetch(plain.value), plain_dweight = b.fetch(dweight);
+    const RmsnormRun run(b, M, C);
     const Tensor known = host.tensor(DType::f32, 1, 1), staged = host.tensor(DType::f32, 1, 1);
     const Tensor dev_known = b.put(known), dev_staged = b.put(staged);
     for (const OutputFormats& formats : {OutputFormats{x, x}, {x, dy}, {dy, {}}, {{}, x}})
@@ -396,7 +395,7 @@ PRECBENCH_OP_TEST(rmsnorm_known_on, "the rmsnorms of many rows with scales that 
             known.as<float>()[0] = 2.5f, staged.as<float>()[0] = before;
             b.device().upload(dev_known, known.data);
             b.device().upload(dev_staged, staged.data);
-            op(out);
+            op();
             QuantizedTensor expected = b.host_operand(formats, value);
             expected.amax_in = known, expected.amax_out = staged;
             b.cpu().quantize({expected});
@@ -408,12 +407,12 @@ PRECBENCH_OP_TEST(rmsnorm_known_on, "the rmsnorms of many rows with scales that 
             CHECK(same_bits(b.fetch(dev_staged), staged));
             if (keep) CHECK(same_bits(b.fetch(out.value), value));
           };
-          check("h", h, forward);
-          check("dx", dx, backward);
+          check("h", run.h, [&] { run.forward(out); });
+          check("dx", run.dx, [&] { run.backward(out); });
           // With quantized copies, blocks handle other rows, so sums over rows have another order.
-          const Tensor sums = b.fetch(dweight);
+          const Tensor sums = b.fetch(run.dweight);
           for (std::int64_t c = 0; c < C; ++c)
-            CHECK(std::fabs(sums.as<float>()[c] - plain_dweight.as<float>()[c]) < 1e-4);
+            CHECK(std::fabs(sums.as<float>()[c] - run.plain_dweight.as<float>()[c]) < 1e-4);
         }
   }
 }
