@@ -22,9 +22,11 @@ PRECBENCH_FUZZ_TARGET(trace) {
     one.all = explain_trace(one.trace, nullptr);
     const StepWork& step = one.all.steps.step;
     expect(std::accumulate(step.exclusive.begin(), step.exclusive.end(), std::int64_t{0}) == step.duration());
-    const std::string text = explain_text({one, one}, Screen{80, true, false});
+    ExplainedTrace other = one;
+    ++other.trace.rank;
+    const std::string text = explain_text({one, other}, Screen{80, true, false});
     for (const char c : text) expect(c == '\n' || static_cast<unsigned char>(c) >= ' ');
-    explain_json({one, one}).dump();
+    explain_json({one, other}).dump();
   });
   return 0;
 }
