@@ -1,5 +1,4 @@
 // Cases with packed documents: their records and ids.
-#include <string>
 
 #include "bench/case/case_testing.h"
 #include "bench/case/plan.h"

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "bench/cli/cli_testing.h"
 #include "bench/process/link.h"

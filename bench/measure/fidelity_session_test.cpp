@@ -1,6 +1,5 @@
 // Whole cases with a fidelity probe: it changes no bit of the training, from initial weights, in a fork and
 // after an interruption.
-#include <map>
 
 #include "bench/measure/checkpoint_testing.h"
 #include "kernels/testing/text_checks.h"

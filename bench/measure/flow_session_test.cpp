@@ -1,7 +1,6 @@
 // --flow (transposed FP8 data) from the case to the record: casts are counted; memory is predicted; ranks,
 // recomputation and checkpoints agree; unsupported recipes are refused.
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
 
 #include "kernels/base/errors.h"

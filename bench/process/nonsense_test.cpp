@@ -1,7 +1,6 @@
 // Processes of a sweep whose peer is a different program or an older version: nonsense costs the connection
 // and is reported as its loss.
 #include <string>
-#include <thread>
 
 #include "bench/machine/environment.h"
 #include "bench/process/coordinator.h"

@@ -3,8 +3,6 @@
 #include "bench/step/fidelity.h"
 
 #include <cmath>
-#include <limits>
-#include <map>
 
 #include "bench/case/plan.h"
 #include "bench/predict/predict.h"

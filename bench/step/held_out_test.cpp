@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <map>
-#include <optional>
 #include <tuple>
 
 #include "bench/case/plan.h"

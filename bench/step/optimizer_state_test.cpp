@@ -1,7 +1,6 @@
 // Every optimizer, and every dtype of AdamW's state, on several ranks: sharding changes no bit, except the
 // rounding of Adafactor's sums; runs resume from checkpoints; and memory is as predicted.
 #include <cmath>
-#include <map>
 
 #include "bench/case/plan.h"
 #include "bench/predict/predict.h"

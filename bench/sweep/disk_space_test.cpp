@@ -3,7 +3,6 @@
 #include "bench/sweep/disk_space.h"
 
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 

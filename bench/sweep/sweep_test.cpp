@@ -13,9 +13,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <map>
-#include <set>
-#include <thread>
 
 #include "bench/machine/environment.h"
 #include "bench/process/case_process_testing.h"

@@ -8,7 +8,6 @@
 #include <map>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/sweep.h"

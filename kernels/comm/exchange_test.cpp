@@ -1,5 +1,4 @@
 // all_to_all and send_recv between CPU ranks: received data, byte counts, and errors.
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <stdexcept>

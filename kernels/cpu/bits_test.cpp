@@ -2,7 +2,6 @@
 // glibc 2.41 and Clang 14 gave these. A change of the numerics changes the hashes of its ops; a new compiler must not.
 #include <map>
 #include <string>
-#include <string_view>
 
 #include "kernels/base/fnv1a.h"
 #include "kernels/cpu/every_op_testing.h"

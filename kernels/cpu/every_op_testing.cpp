@@ -1,7 +1,6 @@
 // Calls of every op of the CPU device. See every_op_testing.h.
 #include "kernels/cpu/every_op_testing.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/device/moe_testing.h"

@@ -2,7 +2,6 @@
 // row's bits depend on that row only: in the GEMM, and in the ops of every recipe.
 #include "kernels/cpu/gemm.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/multiply.h"

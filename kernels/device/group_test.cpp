@@ -2,7 +2,6 @@
 // values.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "kernels/device/moe_testing.h"
 

@@ -1,7 +1,6 @@
 // The arena's accounts and addresses: the dry run's prediction must equal the real run's need to the byte.
 #include "kernels/device/memory.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>

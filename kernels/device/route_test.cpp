@@ -1,6 +1,5 @@
 // The router against an FP64 reference: choices, weights, losses, and gradients by finite differences.
 #include <cmath>
-#include <functional>
 
 #include "kernels/device/moe_testing.h"
 

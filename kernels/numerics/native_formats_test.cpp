@@ -2,7 +2,6 @@
 #include "kernels/numerics/native_formats.h"
 
 #include <set>
-#include <string>
 
 #include "kernels/testing/catch.h"
 

@@ -1,7 +1,6 @@
 // RoPE frequencies with a scaling that has no ramp.
 #include "kernels/numerics/rope_table.h"
 
-#include <cmath>
 #include <numbers>
 
 #include "kernels/testing/catch.h"

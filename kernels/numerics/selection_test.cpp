@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <limits>
-
 #include "kernels/numerics/recipe.h"
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"

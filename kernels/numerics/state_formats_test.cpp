@@ -7,7 +7,6 @@
 #endif
 
 #include <algorithm>
-#include <vector>
 
 #include "kernels/numerics/golden_testing.h"
 #include "kernels/numerics/random.h"

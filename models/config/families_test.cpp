@@ -2,7 +2,6 @@
 #include "models/config/families.h"
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 #include <sstream>
 

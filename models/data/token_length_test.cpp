@@ -1,7 +1,6 @@
 // Bytes per token of texts, token files and documents, from the manifests that tools/data writes.
 #include "models/data/token_length.h"
 
-#include <filesystem>
 #include <string>
 
 #include "kernels/testing/catch.h"

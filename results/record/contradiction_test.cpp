@@ -2,7 +2,6 @@
 #include "results/record/contradiction.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"

@@ -2,7 +2,6 @@
 #include "results/record/step_time.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/testing/catch.h"
 #include "results/record/contradiction.h"

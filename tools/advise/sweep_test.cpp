@@ -1,5 +1,4 @@
 // Tests that answers change smoothly with tokens, sizes and GPU counts: a jump needs an input that explains it.
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "results/record/printable.h"
 #include "results/record/schema.h"
 #include "tools/analysis/mfu.h"

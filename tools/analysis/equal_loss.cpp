@@ -2,7 +2,6 @@
 #include "tools/analysis/equal_loss.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "tools/analysis/token_cost.h"
 

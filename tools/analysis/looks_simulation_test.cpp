@@ -8,7 +8,6 @@
 #include <random>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/testing/catch.h"

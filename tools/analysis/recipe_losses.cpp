@@ -5,7 +5,6 @@
 #include <cmath>
 #include <string>
 #include <unordered_map>
-#include <utility>
 
 namespace precbench {
 namespace {

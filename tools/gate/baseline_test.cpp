@@ -1,7 +1,6 @@
 // Tests the committed CPU baseline against this build: an unchanged build passes, wrong arithmetic in
 // a recipe does not.
 #include <cstdlib>
-#include <filesystem>
 
 #include "kernels/testing/catch.h"
 #include "kernels/testing/temp_directory.h"

@@ -1,7 +1,6 @@
 // Records that were constructed to pass where they must not: held-out losses, quantities that one side lacks,
 // curves that are wrong only in the middle; and the notes on what no verdict covers.
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/testing/text_checks.h"
 #include "tools/gate/gate_testing.h"

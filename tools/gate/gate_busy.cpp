@@ -2,10 +2,8 @@
 // all the time.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "results/record/step_time.h"
 #include "tools/gate/gate.h"

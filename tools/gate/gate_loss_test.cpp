@@ -1,5 +1,4 @@
 // Tests verdicts on the loss of one case and of several seeds.
-#include <cmath>
 #include <limits>
 
 #include "kernels/testing/text_checks.h"

@@ -11,7 +11,6 @@
 //   SQNR of one role                1.2 dB                                      3 dB (half a mantissa bit)
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 

@@ -9,7 +9,6 @@
 #include <random>
 #include <set>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "kernels/testing/catch.h"

@@ -1,8 +1,6 @@
 // Tests of what is inferred from a log's numbers: settled speed, convention of FLOPs, contradictions, and the record.
 #include "tools/import/import_run.h"
 
-#include <cmath>
-
 #include "kernels/testing/catch.h"
 #include "kernels/testing/text_checks.h"
 #include "results/record/contradiction.h"

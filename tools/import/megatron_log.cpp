@@ -1,5 +1,4 @@
 // Reads logs of Megatron-LM and of what is built on it: Megatron-Bridge, Primus and NeMo 2.
-#include <string>
 
 #include "tools/import/line_scan.h"
 #include "tools/import/log_format.h"

@@ -1,9 +1,7 @@
 // Simulated rates of false acceptance, and the power, of samples to a target loss.
 #include "tools/import/samples_to_target.h"
 
-#include <array>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <random>
 

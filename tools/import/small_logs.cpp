@@ -1,5 +1,4 @@
 // Readers of logs with one form of line: nanochat, llm.q, llm.c and DeepSpeed.
-#include <array>
 #include <string>
 
 #include "tools/import/line_scan.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "kernels/base/errors.h"
 #include "results/record/printable.h"

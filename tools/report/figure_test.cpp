@@ -1,7 +1,6 @@
 // Tests figures: their data, and that all text fits without overlap.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <regex>
 
 #include "kernels/testing/catch.h"

@@ -1,9 +1,7 @@
 // Summary section: coverage, fastest recipes, and verdicts on the loss.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

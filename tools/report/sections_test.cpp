@@ -1,7 +1,6 @@
 // Tests report sections: comparisons, names and omissions.
 #include "tools/report/sections.h"
 
-#include <cmath>
 #include <regex>
 #include <set>
 
