@@ -136,6 +136,10 @@ std::vector<Field> make_fields() {
              "tensor parallelism with sequence parallelism; on a GPU predicted only (sweep --dry-run --on)",
              &Case::tensor, kAxis, 1, "", predicted, kMaxRanks)
           .also("tp"),
+      text(
+          "tensor_gather", kWork,
+          "dtype in which tensor ranks gather activations and gradients; auto: fp8 where a cast has one scale",
+          &Case::tensor_gather, kAxis, when_used, {"auto", "bf16", "fp8"}),
       number("pipeline", kWork, "stages", "pipeline parallelism; predicted only (sweep --dry-run --on)",
              &Case::pipeline, kAxis, 1, "", predicted, kMaxRanks)
           .also("pp"),

@@ -294,6 +294,13 @@ bool has_undivided_parts(const Plan& plan) {
          m.learned_positions > 0 || block.attention_sinks;
 }
 
+/// Checks that a cast of gathered activations and gradients is one for both directions.
+bool casts_twice(const Plan& plan) {
+  const Recipe& recipe = plan.recipe;
+  if (plan.fields.tensor_gather != "fp8") return false;
+  return !is_one_cast(recipe.fprop.a, recipe.wgrad.b) || !is_one_cast(recipe.dgrad.a, recipe.wgrad.a);
+}
+
 /// Checks that tensor ranks have state without scales or factors of whole tensors.
 bool has_state_of_whole_tensors(const Plan& plan) {
   const ParameterOptions& p = plan.parameters;
@@ -372,6 +379,12 @@ constexpr Rule kSupportRules[] = {
      [](const Plan& p) {
        return p.fields.fidelity_batches > 0 || !p.readings.empty() || !p.sensitivity.empty();
      }},
+    {&Case::tensor_gather, "--tensor-gather {tensor_gather}: no ranks divide matrices; add --tensor N",
+     [](const Plan& p) { return p.fields.tensor == 1; }},
+    {&Case::tensor_gather,
+     "--tensor-gather {tensor_gather}: {recipe} does not cast activations and gradients with one scale of their own for "
+     "both directions, as tensorwise does; use --tensor-gather bf16",
+     casts_twice},
     {&Case::shard_group, "--shard-group: {shard_group} does not divide {data_ranks}",
      [](const Plan& p) { return p.ranks / p.fields.tensor % p.fields.shard_group != 0; }},
     {&Case::shard_group,

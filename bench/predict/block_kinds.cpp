@@ -89,9 +89,9 @@ ModelConfig deepened(ModelConfig model, std::int64_t layers) {
 
 std::string stage_key(Case c, const ParallelLayout& layout) {
   c.accumulation = std::min(c.accumulation, kTracedMicroSteps);
-  return fmt::format("{} {} {} {} {} {}{}{} {}", layout.tensor, layout.context, layout.data, layout.pipeline,
-                     layout.experts, int{layout.tensor_overlap}, int{layout.context_overlap},
-                     int{layout.sharded_optimizer},
+  return fmt::format("{} {} {} {} {} {}{}{}{} {}", layout.tensor, layout.context, layout.data,
+                     layout.pipeline, layout.experts, int{layout.tensor_fp8}, int{layout.tensor_overlap},
+                     int{layout.context_overlap}, int{layout.sharded_optimizer},
                      case_to_json(c).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 

@@ -23,10 +23,12 @@ CaseLayout case_layout(const Case& c, const ModelConfig& model) {
   // predicted.
   if (model.moe && c.tensor > 1) layout.experts = static_cast<int>(c.ep);
   layout.tensor_overlap = c.overlap == "tensor" || c.overlap == "all";
+  layout.tensor_fp8 = c.tensor_gather != "bf16";
   layout.context_overlap = c.overlap == "context" || c.overlap == "all";
   layout.sharded_optimizer = c.shard_optimizer == "on";
   found.c.accumulation = c.micro_steps();
   found.c.tensor = defaults.tensor;
+  found.c.tensor_gather = defaults.tensor_gather;
   found.c.pipeline = defaults.pipeline;
   found.c.virtual_stages = defaults.virtual_stages;
   found.c.micro_batches = defaults.micro_batches;

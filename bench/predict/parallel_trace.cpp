@@ -249,7 +249,7 @@ class Rewriter {
     // Made again for a weight's gradient: the gather ran beside the GEMM before.
     if (is_repeated_norm(op) && !plan_.recompute.repeats_fprop()) return;
     if (op.casts == 0) return tensor_collective("all_gather", activation_bytes());
-    const bool in_fp8 = op.formats[0].granularity == Granularity::tensor;
+    const bool in_fp8 = layout_.tensor_fp8 && op.formats[0].granularity == Granularity::tensor;
     OpCost cast{.name = "quantize",
                 .op_class = OpClass::quantize,
                 .bytes = activation_bytes() + copies,
@@ -289,7 +289,8 @@ class Rewriter {
     if (dgrad && scattered) {
       // The norm's output is gathered again for the weight's gradient, beside this GEMM.
       finish_pending();
-      start("all_gather", *tensor_comm_, activation_bytes() * (op.math == DType::bf16 ? 1 : 0.5));
+      start("all_gather", *tensor_comm_,
+            activation_bytes() * (op.math == DType::bf16 || !layout_.tensor_fp8 ? 1 : 0.5));
       pending_wait_ = true;
     }
     if (fprop && scattered && layout_.tensor_overlap) {

@@ -30,6 +30,7 @@ struct ParallelLayout {
   /// Consecutive ranks of tensor, context and data that share a block's experts and exchange rows by all-to-all; 1: as
   /// the case says.
   int experts = 1;
+  bool tensor_fp8 = true;  ///< tensor ranks gather FP8 data where a cast has one scale
   /// Tensor collectives run beside the GEMM that needs or makes their data; false: between the two.
   bool tensor_overlap = false;
   /// Keys and values arrive beside the attention; false: before it.

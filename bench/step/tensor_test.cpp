@@ -108,9 +108,43 @@ TEST_CASE("Rank: amaxes over tensor ranks are those of whole operands", "[rank][
   CHECK(train(setup).losses[1] != grouped.losses[1]);
 }
 
+TEST_CASE("Rank: an FP8 gather over tensor ranks changes no bit and halves what is sent", "[rank][tensor]") {
+  const auto gathered_bytes = [](Setup setup, const char* gather) {
+    setup.tensor_gather = gather;
+    const Plan plan = plan_of(setup);
+    REQUIRE(unsupported_reason(plan).value_or("") == "");
+    double bytes = 0;
+    with_ranks(plan, [&](Rank& rank, const DataSource& data) {
+      rank.parameters().initialize(plan.seed, kInitialDeviation);
+      step(rank, data, 0);
+      if (rank.comm().rank() > 0) return;
+      for (const CollectiveCount& count : rank.comm().counts())
+        if (count.name == "all_gather") bytes += count.wire_bytes;
+    });
+    return bytes;
+  };
+  for (const auto& [ranks, context, parallel, amax, recompute] :
+       {std::tuple{2, 1, "ddp", "off", "none"},
+        {4, 1, "fsdp", "on", "block"},
+        {4, 2, "ddp", "group", "attention+ffn+norm"}}) {
+    Setup setup = tensor_setup("tensorwise");
+    setup.ranks = ranks, setup.context = context, setup.parallel = parallel, setup.amax = amax,
+    setup.recompute = recompute;
+    setup.seq = 128, setup.tensor_gather = "bf16";
+    INFO(ranks << " ranks " << parallel << ", context " << context << ", amax " << amax);
+    const Trained bf16 = train(setup);
+    setup.tensor_gather = "fp8";
+    check_same_bits(train(setup), bf16);
+    if (std::string(parallel) == "ddp" && context == 1)
+      CHECK(gathered_bytes(setup, "auto") <
+            0.7 * gathered_bytes(setup, "bf16"));  // the head's and the embedding's stay BF16
+  }
+}
+
 TEST_CASE("Rank: predicted memory of tensor ranks holds to the byte on every rank", "[rank][tensor]") {
   for (const auto& [recipe, parallel, recompute] : {std::tuple{"bf16", "ddp", "none"},
                                                     {"tensorwise", "fsdp", "block"},
+                                                    {"tensorwise", "ddp", "none"},
                                                     {"rowwise", "fsdp", "attention+ffn+norm"}}) {
     Setup setup = tensor_setup(recipe);
     setup.ranks = 4, setup.parallel = parallel, setup.recompute = recompute;

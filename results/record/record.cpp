@@ -202,11 +202,19 @@ bool changes_work(const std::string& case_field) {
 }
 
 bool only_where_used(const std::string& case_field) {
-  static const std::set<std::string> kWhereUsed = {
-      "layers",   "flow",  "routing",  "capacity",      "grouped",     "aux",       "z_loss",     "ep",
-      "exchange", "slots", "dispatch", "checkpoint_at", "sensitivity", "lora_rank", "lora_alpha", "packing", "kept",
-      "eval_recipes", "tensor", "pipeline", "virtual_stages", "micro_batches",
-      "shard_optimizer", "overlap"};
+  static const std::set<std::string> kWhereUsed = {"layers",        "flow",
+                                                   "routing",       "capacity",
+                                                   "grouped",       "aux",
+                                                   "z_loss",        "ep",
+                                                   "exchange",      "slots",
+                                                   "dispatch",      "checkpoint_at",
+                                                   "sensitivity",   "lora_rank",
+                                                   "lora_alpha",    "packing",
+                                                   "kept",          "eval_recipes",
+                                                   "tensor",        "tensor_gather",
+                                                   "pipeline",      "virtual_stages",
+                                                   "micro_batches", "shard_optimizer",
+                                                   "overlap"};
   return kWhereUsed.contains(case_field);
 }
 

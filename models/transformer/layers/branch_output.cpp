@@ -39,8 +39,8 @@ QuantizedTensor BranchOutput::backward(std::int64_t layer, LinearRole role, cons
                                        const Tensor& gain, const Tensor& dgain,
                                        const QuantizedTensor& dresidual) const {
   if (plain(step_)) return dresidual;
-  QuantizedTensor dy =
-      step_.operands.push_gradient(step_.push(step_.config.width), step_.linear(layer, role));
+  const Linear linear = step_.linear(layer, role);
+  QuantizedTensor dy = step_.operands.push_gradient(step_.push(step_.config.width), linear);
   if (normed()) {
     step_.produce_quantized(dy, [&](QuantizedTensor& d) {
       step_.device.rmsnorm_backward({d,
@@ -54,12 +54,14 @@ QuantizedTensor BranchOutput::backward(std::int64_t layer, LinearRole role, cons
                                      step_.gain_offset()});
     });
   } else {
+    const Tensor own = step_.own_rows(dy.value);
+    step_.device.convert({own, dresidual.value});
+    step_.scale(own, step_.config.block.residual_scale);
+    dy.keep_value = !linear.dy_rowwise().quantized() || !linear.dy_columnwise().quantized() || step_.observer;
     if (step_.tensor)
-      step_.tensor->all_gather(dy.value, dresidual.value);
+      step_.gather_over_tensor(dy, own);
     else
-      step_.device.convert({dy.value, dresidual.value});
-    step_.scale(dy.value, step_.config.block.residual_scale);
-    step_.produce_quantized(dy, [&](QuantizedTensor& d) { step_.device.quantize({d}); });
+      step_.produce_quantized(dy, [&](QuantizedTensor& d) { step_.device.quantize({d}); });
   }
   step_.observe(layer, role, LinearOperand::dy, dy);
   return dy;

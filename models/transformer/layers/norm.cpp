@@ -24,14 +24,13 @@ void push_norm_saved(const StepContext& step, const Linear& layer, NormConsumer 
 namespace {
 
 /// Runs op(x), which writes the norm of this rank's rows of the residual stream, as the value and the quantized copies
-/// of `h`. Tensor ranks gather the value, and each quantizes all rows: to the scales of one rank.
+/// of `h`, which tensor ranks gather.
 void produce_norm(const StepContext& step, QuantizedTensor& h,
                   const std::function<void(QuantizedTensor&)>& op) {
   if (!step.tensor) return step.produce_quantized(h, op);
   QuantizedTensor own = make_quantized_tensor(step.own_rows(h.value), {}, {});
   op(own);
-  step.tensor->all_gather(h.value, own.value);
-  step.produce_quantized(h, [&](QuantizedTensor& x) { step.device.quantize({x}); });
+  step.gather_over_tensor(h, own.value);
 }
 
 /// h = the residual stream, for a block without a norm here.

@@ -90,6 +90,41 @@ void StepContext::scale(const Tensor& x, double factor) const {
   if (factor != 1) device.combine({x, static_cast<float>(factor), x, 0.0f, x, OpClass::norm_elementwise});
 }
 
+namespace {
+
+/// Returns the format of an operand whose quantized copies are one cast; null if it has no or other copies.
+const QuantFormat* one_cast_of(const QuantizedTensor& x) {
+  const bool rows = x.rowwise.format.quantized(), columns = x.columnwise.format.quantized();
+  const QuantFormat &rowwise = (rows ? x.rowwise : x.columnwise).format,
+                    &columnwise = (columns ? x.columnwise : x.rowwise).format;
+  return is_one_cast(rowwise, columnwise) ? &rowwise : nullptr;
+}
+
+}  // namespace
+
+void StepContext::gather_codes(const QuantizedTensor& x, const Tensor& own, const QuantFormat& format) const {
+  const Scope scope(arena);
+  const GemmOperand all =
+      x.rowwise.format.quantized() ? x.rowwise : operands.push(format, x.value.rows, x.value.cols);
+  GemmOperand mine = all;
+  mine.data = own_rows(all.data);
+  device.quantize({{.value = own, .amax_out = x.amax_out}});
+  if (options.reduce_amax == AmaxGroup::own)
+    tensor->all_reduce_max(x.amax_out);
+  else
+    share_amax(x.amax_out, ScaleSource::current);
+  device.quantize({{.value = own, .rowwise = mine, .amax_in = x.amax_out}});
+  tensor->all_gather(all.data, mine.data);
+  if (x.columnwise.format.quantized()) device.transpose({x.columnwise, all});
+}
+
+void StepContext::gather_over_tensor(QuantizedTensor& x, const Tensor& own) const {
+  const QuantFormat* format = options.tensor_fp8 && !x.keep_value ? one_cast_of(x) : nullptr;
+  if (format) return gather_codes(x, own, *format);
+  tensor->all_gather(x.value, own);
+  produce_quantized(x, [&](QuantizedTensor& all) { device.quantize({all}); });
+}
+
 void StepContext::sum_over_tensor(const Tensor& rows,
                                   const std::function<void(const Tensor& partial)>& op) const {
   if (!tensor) return op(rows);
@@ -106,6 +141,7 @@ Linear StepContext::linear(std::int64_t layer, LinearRole role) const {
   LinearSlots slots = delayed ? delayed->slots(layer, role) : LinearSlots{};
   if (WeightAmaxes* amaxes = parameters.weight_amaxes(); amaxes && has_weight_amaxes(of_role))
     slots.w_amax = amaxes->slot(layer, role);
+  if (options.reduce_amax != AmaxGroup::own) slots.w_ranks = tensor;
   slots.x.random = random_of(layer, role, LinearOperand::x);
   slots.w.random = random_of(layer, role, LinearOperand::w);
   slots.dy.random = random_of(layer, role, LinearOperand::dy);

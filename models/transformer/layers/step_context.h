@@ -16,6 +16,13 @@ namespace precbench {
 /// Returns true if the format has one scale per tensor, which is derived from the tensor's amax.
 inline bool has_tensor_scale(const QuantFormat& format) { return format.granularity == Granularity::tensor; }
 
+/// Returns true if the columnwise copy of a tensor is the transposed data of its rowwise one: FP8 rounded to nearest, with
+/// one scale from the tensor's own amax.
+inline bool is_one_cast(const QuantFormat& rowwise, const QuantFormat& columnwise) {
+  return has_tensor_scale(rowwise) && rowwise == columnwise && bits_of(rowwise.dtype) == 8 &&
+         !rowwise.delayed() && !rowwise.transform && rowwise.element_rounding == ElementRounding::rne;
+}
+
 /// Returns true if a copy of the layer's X is scaled by X's own amax.
 bool has_amax_of_x(const Linear& linear);
 
@@ -120,6 +127,9 @@ struct StepContext {
   Tensor own_rows(const Tensor& rows) const {
     return tensor ? rows.slice_rows(tensor->rank() * stream_rows, stream_rows) : rows;
   }
+  /// Writes the value and the quantized copies of `x` [M, cols] from each tensor rank's own rows of the value. With
+  /// TransformerOptions::tensor_fp8 the value of `x` is not written where FP8 data of one scale takes its place.
+  void gather_over_tensor(QuantizedTensor& x, const Tensor& own) const;
   /// Runs op(partial), which writes this rank's part of a sum over tensor ranks, [M, cols], and puts this rank's rows of
   /// the sum into `rows`. Without tensor ranks `partial` is `rows`.
   void sum_over_tensor(const Tensor& rows, const std::function<void(const Tensor& partial)>& op) const;
@@ -176,6 +186,8 @@ struct StepContext {
   void observe_weight(std::int64_t layer, LinearRole role, const Weight& weight, GemmRole gemm) const;
 
  private:
+  /// Gathers the FP8 data of `x`, all of whose copies have this format.
+  void gather_codes(const QuantizedTensor& x, const Tensor& own, const QuantFormat& format) const;
   /// Returns an operand's random numbers in this micro-step. A recomputation draws the same ones.
   RandomStream random_of(std::int64_t layer, LinearRole role, LinearOperand operand) const;
 };

@@ -49,6 +49,7 @@ struct TransformerOptions {
   KeptActivations kept = {};
   Recompute recompute = {};                ///< of what `kept` keeps
   bool recompute_norms = false;            ///< repeat a norm for wgrad instead of saving its BF16 output
+  bool tensor_fp8 = false;                 ///< tensor ranks gather FP8 data where a cast has one scale
   AmaxGroup reduce_amax = AmaxGroup::own;  ///< ranks whose amax a per-tensor scale uses
   DType activations = DType::bf16;         ///< f32: the FP32 reference model of the tests
   Tensor random_word = {};                 ///< random word of stochastic rounding (RandomStream); empty: 0

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "kernels/comm/comm.h"
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
 #include "kernels/numerics/recipe.h"
@@ -58,6 +59,7 @@ struct LinearSlots {
   bool current = false;  ///< no history yet: `known` is first computed from the operand itself
   WeightAmaxes::Slot* w_amax =
       nullptr;  ///< amax of a weight that is scaled by its own amax; null: each GEMM computes it
+  Comm* w_ranks = nullptr;  ///< ranks with slices of the weight, which share w_amax; null: none
 };
 
 /// Sets where the weight's amaxes are read from and recorded, for a per-tensor scale (per expert if stacked).
@@ -73,6 +75,10 @@ bool take_amaxes(QuantizedTensor& w, const LinearSlots& slots, const QuantFormat
     return true;
   }
   if (format.granularity != Granularity::tensor || !slots.w_amax) return false;
+  if (slots.w_ranks && !std::exchange(slots.w_amax->known, true)) {
+    quantize(QuantizedTensor{.value = w.value, .amax_out = slots.w_amax->amax});
+    slots.w_ranks->all_reduce_max(slots.w_amax->amax);
+  }
   (std::exchange(slots.w_amax->known, true) ? w.amax_in : w.amax_out) = slots.w_amax->amax;
   return true;
 }
