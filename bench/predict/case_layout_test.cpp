@@ -230,6 +230,20 @@ TEST_CASE("estimate_layout: replicas that shard their optimizer hold less and re
         Approx(12 * experts * 3 / 4).epsilon(0.01));
 }
 
+TEST_CASE("estimate_layout: tensor ranks send FP8 data for a recipe with one scale, unless told otherwise",
+          "[layout]") {
+  const CostModel cost_model(find_machine("h100-sxm"));
+  const auto seconds = [&](const char* recipe, const char* gather) {
+    Case c = fsdp_case("llama3.2-1b");
+    c.layers = 2, c.gpus = 8, c.tensor = 2, c.recipe = recipe, c.tensor_gather = gather;
+    const Plan plan = validate(c);
+    REQUIRE_FALSE(layout_failure(plan));
+    return estimate_layout(plan, cost_model).step.seconds;
+  };
+  CHECK(seconds("tensorwise", "auto") < seconds("tensorwise", "bf16"));
+  CHECK(seconds("bf16", "auto") == seconds("bf16", "bf16"));
+}
+
 TEST_CASE("estimate_layout: overlapped traffic is less exposed", "[layout]") {
   const CostModel cost_model(find_machine("h100-sxm"));
   Case c = fsdp_case("llama3.2-1b");

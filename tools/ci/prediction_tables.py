@@ -268,6 +268,8 @@ def settings_of(case):
     settings += [f"{case['accumulation']} micro-steps, grad-sync {case['grad_sync']}, reshard {case.get('reshard', 'on')}"
                  ] if case["accumulation"] > 1 else []
     settings += [f"context {case['context']}"] if case.get("context", 1) > 1 else []
+    settings += [f"tensor {case['tensor']}"] if case.get("tensor", 1) > 1 else []
+    settings += ["BF16 gather"] if case.get("tensor_gather") == "bf16" else []
     settings += [f"ep {case['ep']}"] if case.get("ep", 1) > 1 else []
     settings += ["FP8 gather"] if case.get("gather") == "fp8" else []
     settings += [f"recompute {case['recompute']}"] if case["recompute"] != "none" else []
@@ -292,11 +294,12 @@ def before_measurement():
                                              record["timing"]["median_ms"]) for record in lines("h200x4/predicted-first/records.jsonl.xz")])
 
 
-def predicted_file(name, records):
-    """Returns (case, guess, measured ms or None) of each case of results/predicted/NAME; `records`: those measured so far, by id."""
+def predicted_file(name, records, **common):
+    """Returns (case, guess, measured ms or None) of each case of results/predicted/NAME; `records`: those measured so far, by id.
+    `common`: fields that all cases of the file have and that are none of its columns."""
     for guess in json.loads((RESULTS / "predicted" / name).read_text())["cases"]:
         record = records.get(guess["id"])
-        case = {"gpus": 1, "batch": 1, "accumulation": 1, "recompute": "none", "master": "bf16", **guess["case"]}
+        case = {"gpus": 1, "batch": 1, "accumulation": 1, "recompute": "none", "master": "bf16", **common, **guess["case"]}
         case["layers"] = None if case.get("layers") == "all" else case.get("layers")
         yield case, guess, record["timing"]["median_ms"] if record else None
 
@@ -318,6 +321,12 @@ def before_measurement_long():
 def before_measurement_context():
     """The predictions of context-h200.json, which need two and four H200."""
     return table(BEFORE_COLUMNS, [before_row(*one) for one in predicted_file("context-h200.json", {})])
+
+
+def before_measurement_tensor():
+    """The predictions of tensor-h200.json, which need two and four H200."""
+    common = {"model": "llama3.1-8b", "seq": 8192, "master": "fp32"}
+    return table(BEFORE_COLUMNS, [before_row(*one) for one in predicted_file("tensor-h200.json", {}, **common)])
 
 
 def before_measurement_groups():
@@ -516,7 +525,8 @@ TABLES = {"layout-verdicts": layout_verdicts, "layouts-compared": layouts_compar
           "layouts-neither": lambda: layout_reasons("neither"), "layouts-faster": lambda: layout_reasons("another is faster"),
           "layouts-not-predicted": lambda: layout_reasons("not predicted"),
           "before-measurement": before_measurement, "before-measurement-long": before_measurement_long,
-          "before-measurement-context": before_measurement_context, "before-measurement-groups": before_measurement_groups,
+          "before-measurement-context": before_measurement_context, "before-measurement-tensor": before_measurement_tensor,
+          "before-measurement-groups": before_measurement_groups,
           "layouts-measured": layouts_measured, "advised-speeds": advised_speeds, "advised-losses": advised_losses,
           "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out,
           "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,
