@@ -125,6 +125,10 @@ PRECBENCH_OP_TEST(swiglu_on, "swiglu and swiglu_backward") {
         if (dev_s.keep_value) CHECK(same_bits(b.fetch(dev_s.value), s));
       });
       check_twice("dgate_up", d, naive_d, HostMemory::values(true_d));
+      const Tensor alone = b.check_operand("dgate_up without s", M, 2 * F, [&](QuantizedTensor& out) {
+        b.device().swiglu_backward({out, {.value = {}, .keep_value = false}, dev_ds, dev_in});
+      });
+      CHECK(same_bits(alone, d));
     }
   }
 }

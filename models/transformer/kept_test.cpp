@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/xz_testing.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/formats.h"
 #include "models/transformer/step_compare.h"
 #include "models/transformer/step_golden.h"
@@ -38,6 +39,23 @@ TEST_CASE("kept: data quantized in forward has the bits of quantizing in backwar
       INFO(recipe << " as " << stack);
       check_same(random_step(kept_setup(recipe, stack)), expected);
     }
+  }
+}
+
+TEST_CASE("kept: data quantized in forward has the bits of quantizing in backward on a GPU", "[kept]") {
+  if (!gpu_here()) return;
+  const auto gpu = [] { return make_gpu_device(0, {.autotune = false, .deterministic = true}); };
+  for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"}) {
+    StepSetup setup = kept_setup(recipe);
+    setup.T = 128;
+    const Result expected = random_step(setup, gpu());
+    for (const char* stack : kLossless) {
+      INFO(recipe << " as " << stack);
+      setup.recipe.kept = kept_by(stack);
+      check_same(random_step(setup, gpu()), expected);
+    }
+    setup.recipe.kept = kept_by("coat");
+    check_close(random_step(setup, gpu()), random_step(setup), 1e-3, 0.25);
   }
 }
 

@@ -25,8 +25,8 @@ inline Likeness compare(const std::vector<float>& x, const std::vector<float>& r
 }
 
 /// Runs a step on random weights and tokens, the same for every setup of one size.
-inline Result random_step(const StepSetup& setup) {
-  TestStep step(setup);
+inline Result random_step(const StepSetup& setup, std::unique_ptr<Device> device = make_cpu_device(1)) {
+  TestStep step(setup, std::move(device));
   step.parameters().initialize(1, 0.02f);
   const std::int64_t n = setup.accumulation * setup.B * setup.T;
   const double loss =
