@@ -77,6 +77,18 @@ TEST_CASE("ParallelGroups: tensor ranks are consecutive, and no replicas or shar
   CHECK(ranks[7].at("tokens") == 0xff);
 }
 
+TEST_CASE("ParallelGroups: context and tensor ranks have lanes of their own, the same on every rank",
+          "[comm][tensor]") {
+  const ParallelDims dims{.shard = 2, .context = 2, .tensor = 2, .context_shards = true};
+  for (int rank = 0; rank < dims.ranks(); ++rank) {
+    const std::unique_ptr<Comm> all = make_dry_comm(rank, dims.ranks());
+    const ParallelGroups groups(*all, dims, 1);
+    CHECK(groups.weights.comm->lane() == all->lane());
+    CHECK(groups.context.comm->lane() == 1);
+    CHECK(groups.tensor.comm->lane() == 2);
+  }
+}
+
 TEST_CASE("ParallelGroups: experts are divided by consecutive ranks of any axes", "[comm]") {
   const std::vector<Members> ranks = members_of({.data = 2, .context = 2}, 2);
   CHECK(ranks[1].at("experts") == 0x03);
