@@ -23,12 +23,17 @@ inline Axes axes_of(const std::string& flags) {
   return axes;
 }
 
+/// Returns the case with the fields that the flags set.
+inline Case with_flags(Case c, const std::string& flags) {
+  for (const auto& [name, words] : axes_of(flags)) set_text(c, *find_field(name), words.front());
+  return c;
+}
+
 /// Returns the case of these flags, on the CPU unless they name another device.
 inline Case case_of_flags(const std::string& flags) {
   Case c;
   c.device = "cpu";
-  for (const auto& [name, words] : axes_of(flags)) set_text(c, *find_field(name), words.front());
-  return c;
+  return with_flags(c, flags);
 }
 
 }  // namespace precbench::testing

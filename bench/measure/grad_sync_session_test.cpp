@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "bench/case/case_testing.h"
 #include "bench/measure/checkpoint_testing.h"
 #include "kernels/testing/text_checks.h"
 
@@ -14,10 +15,7 @@ using namespace precbench;
 namespace {
 
 Case accumulating_case(const TempDirectory& directory) {
-  Case c = small_case(directory);
-  c.gpus = 2;
-  c.parallel = "fsdp";
-  c.accumulation = 3;
+  Case c = testing::with_flags(small_case(directory), "--gpus 2 --parallel fsdp --accumulation 3");
   c.clip = 0;  // the norm is the one sum whose order depends on the sharding
   return c;
 }

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "bench/case/case_testing.h"
 #include "bench/measure/session_testing.h"
 #include "bench/predict/predict.h"
 #include "kernels/testing/temp_directory.h"
@@ -216,10 +217,7 @@ TEST_CASE("run_case with --lora: files have the model or the adapters", "[sessio
 }
 
 TEST_CASE("run_case with --lora: gradients of adapters are compared with BF16's", "[session][lora]") {
-  Case c = lora_session_case();
-  c.recipe = "mxfp8";
-  c.fidelity_batches = 2;
-  c.perturb = "ulp";
+  Case c = testing::with_flags(lora_session_case(), "--recipe mxfp8 --fidelity-batches 2 --perturb ulp");
   const Record record = run_ok(c);
   REQUIRE(!record.fidelity.empty());
   std::set<std::string> roles;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/case/case_testing.h"
 #include "bench/measure/session_testing.h"
 #include "kernels/testing/temp_directory.h"
 #include "kernels/testing/text_checks.h"
@@ -16,10 +17,7 @@ using namespace precbench;
 
 TEST_CASE("run_case: saving weights does not affect the step's memory", "[session]") {
   const TempDirectory directory;
-  Case c = tiny_case();
-  c.gpus = 2;
-  c.parallel = "fsdp";
-  c.steps = 2;
+  Case c = testing::with_flags(tiny_case(), "--gpus 2 --parallel fsdp --steps 2");
   c.save_init = directory / "init.safetensors";
   c.save_final = directory / "final.safetensors";
   c.save_grads = directory / "grads.safetensors";

@@ -1,5 +1,6 @@
 // On the CPU a case takes exactly the memory that a dry run predicts, including the scratch memory of its
 // ops.
+#include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
 #include "bench/measure/session_testing.h"
 #include "kernels/numerics/recipe.h"
@@ -20,10 +21,7 @@ void check_memory(const Case& c) {
 }  // namespace
 
 TEST_CASE("run_case: memory on the CPU is as predicted with every recipe", "[session]") {
-  Case c = tiny_case();
-  c.batch = 2;
-  c.seq = 64;
-  c.steps = 2;
+  Case c = testing::with_flags(tiny_case(), "--batch 2 --seq 64 --steps 2");
   for (const char* model : {"tiny", "tiny-moe"}) {
     c.model = model;
     std::vector<Recipe> recipes = builtin_recipes();
@@ -38,12 +36,8 @@ TEST_CASE("run_case: memory on the CPU is as predicted with every recipe", "[ses
 
 TEST_CASE("run_case: memory on the CPU is as predicted in shards and with other optimizers and recomputation",
           "[session]") {
-  Case c = tiny_case();
-  c.steps = 2;
-  c.model = "tiny-moe";
-  c.recipe = "rowwise";
-  c.gpus = 2;
-  c.parallel = "fsdp";
+  Case c = testing::with_flags(tiny_case(),
+                               "--steps 2 --model tiny-moe --recipe rowwise --gpus 2 --parallel fsdp");
   check_memory(c);
   c.ep = 2;
   check_memory(c);

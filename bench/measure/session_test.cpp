@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "bench/case/case_testing.h"
 #include "bench/measure/session_testing.h"
 #include "bench/step/delayed_testing.h"
 #include "kernels/numerics/recipe.h"
@@ -235,10 +236,7 @@ TEST_CASE("run_case: several ranks leave one record with their collectives", "[s
 }
 
 TEST_CASE("run_case: the stop rules end all ranks at the same step", "[session]") {
-  Case c = tiny_case();
-  c.steps = 0;
-  c.gpus = 2;
-  c.time_limit = 0.2;
+  Case c = testing::with_flags(tiny_case(), "--steps auto --gpus 2 --time-limit 0.2");
   const Record record = run_case(validate(c));
   CHECK(record.status == Status::ok);
   REQUIRE(record.timing.has_value());
@@ -270,10 +268,7 @@ TEST_CASE("run_case: a diverging run has the status diverged and its step", "[se
 
 TEST_CASE("run_case: a shape that a recipe cannot run is unsupported and the error names the dimension",
           "[session]") {
-  Case c = tiny_case();
-  c.recipe = "mxfp8";
-  c.seq = 100;
-  c.batch = 1;
+  Case c = testing::with_flags(tiny_case(), "--recipe mxfp8 --seq 100 --batch 1");
   const Record record = run_case(validate(c));
   CHECK(record.status == Status::unsupported);
   INFO(record.error.value_or("no error"));

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "bench/case/case_testing.h"
 #include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
 
@@ -122,11 +123,7 @@ TEST_CASE("layout_memory: a sharded stage has the same buffers, however many lay
 
 TEST_CASE("estimate_layout: more micro-batches or groups of layers make the bubble smaller", "[layout]") {
   const CostModel cost_model(find_machine("h100-sxm"));
-  Case c = fsdp_case("llama3.1-8b");
-  c.parallel = "ddp";
-  c.gpus = 16;
-  c.tensor = 2;
-  c.pipeline = 4;
+  Case c = testing::with_flags(fsdp_case("llama3.1-8b"), "--parallel ddp --gpus 16 --tensor 2 --pipeline 4");
   const auto bubble = [&](std::int64_t micro_batches, std::int64_t virtual_stages) {
     c.micro_batches = micro_batches;
     c.virtual_stages = virtual_stages;
@@ -141,12 +138,8 @@ TEST_CASE("estimate_layout: more micro-batches or groups of layers make the bubb
 
 TEST_CASE("axes_of_layout: groups of a layout are named by what they share", "[layout]") {
   const CostModel cost_model(find_machine("h200"));
-  Case c = fsdp_case("qwen3-30b-a3b");
-  c.layers = 2;
-  c.gpus = 16;
-  c.tensor = 2;
-  c.ep = 8;
-  c.exchange = "slots";
+  Case c = testing::with_flags(fsdp_case("qwen3-30b-a3b"),
+                               "--layers 2 --gpus 16 --tensor 2 --ep 8 --exchange slots");
   const Plan plan = validate(c);
   REQUIRE_FALSE(layout_failure(plan));
   const LayoutEstimate e = estimate_layout(plan, cost_model);
@@ -162,10 +155,7 @@ TEST_CASE("axes_of_layout: groups of a layout are named by what they share", "[l
 }
 
 TEST_CASE("layout_failure: a rank's share is checked as a rank of its own", "[layout]") {
-  Case c = fsdp_case("llama3.1-8b");
-  c.gpus = 64;
-  c.tensor = 32;
-  c.recipe = "blockwise";
+  Case c = testing::with_flags(fsdp_case("llama3.1-8b"), "--gpus 64 --tensor 32 --recipe blockwise");
   CHECK_FALSE(layout_failure(validate(c)));
   c.recipe = "mxfp8";
   c.model = "smollm2-135m";  // 1536 / 3 columns of the FFN, 192 of queries
@@ -183,12 +173,8 @@ TEST_CASE("layout_failure: a rank's share is checked as a rank of its own", "[la
 
 TEST_CASE("estimate_layout: llama3.1-405b fits 1,024 H100 with tensor and pipeline ranks", "[layout]") {
   const CostModel cost_model(find_machine("h100-sxm"));
-  Case c = fsdp_case("llama3.1-405b");
-  c.seq = 8192;
-  c.gpus = 1024;
-  c.tensor = 8;
-  c.pipeline = 16;
-  c.micro_batches = 32;
+  Case c = testing::with_flags(fsdp_case("llama3.1-405b"),
+                               "--seq 8192 --gpus 1024 --tensor 8 --pipeline 16 --micro-batches 32");
   for (const char* recipe : {"bf16", "tensorwise"}) {
     c.recipe = recipe;
     const Plan plan = validate(c);

@@ -147,10 +147,7 @@ TEST_CASE("estimate_layout: sequence parallelism divides all activations among t
   const CostModel cost_model(find_machine("h200"));
   const auto per_token = [&](int tensor) {
     const auto peak = [&](std::int64_t seq) {
-      Case c = sharded_case(1);
-      c.parallel = "ddp";
-      c.reshard = "auto";
-      c.grad_sync = "auto";
+      Case c = testing::with_flags(sharded_case(1), "--parallel ddp --reshard auto --grad-sync auto");
       c.seq = seq;
       return static_cast<double>(estimate_layout(c, model, {.tensor = tensor}, {}, cost_model).peak_bytes);
     };
