@@ -116,6 +116,12 @@ PRECBENCH_OP_TEST(activate_on, "activate and activate_backward with every activa
         });
         check_twice("dz", d, naive_d, HostMemory::values(true_d));
       }
+      QuantizedTensor kept;
+      kept.keep_value = false;
+      const Tensor alone = b.check_operand("dz alone", M, F, [&](QuantizedTensor& out) {
+        b.device().activate_backward({out, kept, dev_ds, dev_z, dev_bias, activation});
+      });
+      check_twice("dz alone", alone, naive_d, HostMemory::values(true_d));
     }
 }
 

@@ -311,11 +311,18 @@ PRECBENCH_OP_TEST(stochastic_on, "adamw rounds stochastically by the element's p
   std::memcpy(scalars.data, &step, sizeof step);
   b.cpu().zero({m});
   b.cpu().zero({g});
-  const UpdateOptions options{
-      .weight_decay = 1.0f, .max_norm = 0, .stochastic_rounding = true, .index = (std::int64_t{1} << 34) + 3};
-  const Tensor before = host.converted(w, DType::bf16), dev_w = b.put(w);
-  b.device().adamw({dev_w, {}, b.put(m), b.put(v), b.put(g), b.put(scalars), b.put(norm), options});
-  b.cpu().adamw({w, {}, m, v, g, scalars, norm, options});
-  CHECK(same_bits(b.fetch(dev_w), w));
-  CHECK(!same_bits(w, before));
+  constexpr std::int64_t kFar = (std::int64_t{1} << 34) + 3;
+  const Tensor before = host.converted(w, DType::bf16);
+  Tensor other;  // rounded by another index
+  for (const ElementMap& index : {ElementMap(kFar), ElementMap(kFar, 100, 300).from(7)}) {
+    const UpdateOptions options{
+        .weight_decay = 1.0f, .max_norm = 0, .stochastic_rounding = true, .index = index};
+    const Tensor weights = host.converted(w, DType::bf16), dev_w = b.put(w);
+    b.device().adamw({dev_w, {}, b.put(m), b.put(v), b.put(g), b.put(scalars), b.put(norm), options});
+    b.cpu().adamw({weights, {}, m, v, g, scalars, norm, options});
+    CHECK(same_bits(b.fetch(dev_w), weights));
+    CHECK(!same_bits(weights, before));
+    CHECK(!same_bits(weights, other));
+    other = weights;
+  }
 }

@@ -195,9 +195,13 @@ PRECBENCH_OP_TEST(movement_on, "fill, zero, convert and add") {
           b.cpu().zero({x});
           CHECK(same_bits(b.fetch(dev_x), x));
           const std::uint64_t seed = 0x123456789ABCDEF0u;
-          b.device().init_normal({dev_x, 0.02f, seed, (std::int64_t{1} << 33) + 5});
-          b.cpu().init_normal({x, 0.02f, seed, (std::int64_t{1} << 33) + 5});
-          CHECK(same_bits(b.fetch(dev_x), x));
+          constexpr std::int64_t kFar = (std::int64_t{1} << 33) + 5;
+          // All elements in a row, and columns of a wider matrix from the middle of a row on.
+          for (const ElementMap& index : {ElementMap(kFar), ElementMap(kFar, 5, 11).from(3)}) {
+            b.device().init_normal({dev_x, 0.02f, seed, index});
+            b.cpu().init_normal({x, 0.02f, seed, index});
+            CHECK(same_bits(b.fetch(dev_x), x));
+          }
         }
 }
 

@@ -89,21 +89,23 @@ TEST_CASE("embedding_backward: is the derivative of embedding", "[cpu][embedding
 // ---- any device against the CPU device
 
 PRECBENCH_OP_TEST(embedding_on, "embedding copies rows, its backward adds them in token order") {
-  for (const std::int64_t V : {3, 1000})
+  // A table of V rows from token `first` on: of all tokens, or of some in the middle. 1,024 rows use all bits of a
+  // sort's key, and tokens without a row need another.
+  for (const auto& [V, first] : {std::pair<std::int64_t, std::int64_t>{3, 0}, {1000, 0}, {3, 2}, {1024, 300}})
     for (const DType grad : {DType::f32, DType::bf16}) {
       b.start();
       HostMemory& host = b.host();
       const std::int64_t M = 300, C = 264;
-      INFO("V " << V << ", dtable " << name_of(grad));
-      const Tensor table = host.random(DType::bf16, V, C, 1.0f), tokens = host.tokens(M, V);
+      INFO("V " << V << " from " << first << ", dtable " << name_of(grad));
+      const Tensor table = host.random(DType::bf16, V, C, 1.0f), tokens = host.tokens(M, V + 2 * first);
       const Tensor dx = host.random(DType::bf16, M, C, 1.0f), dtable = host.random(grad, V, C, 1.0f);
       const Tensor x = host.tensor(DType::bf16, M, C), dev_x = b.output(DType::bf16, M, C);
       const Tensor dev_tokens = b.put(tokens), dev_dtable = b.put(dtable);
-      b.cpu().embedding({x, tokens, table});
-      b.device().embedding({dev_x, dev_tokens, b.put(table)});
+      b.cpu().embedding({x, tokens, table, first});
+      b.device().embedding({dev_x, dev_tokens, b.put(table), first});
       CHECK(same_bits(b.fetch(dev_x), x));
-      b.cpu().embedding_backward({dtable, dx, tokens});
-      b.device().embedding_backward({dev_dtable, b.put(dx), dev_tokens});
+      b.cpu().embedding_backward({dtable, dx, tokens, first});
+      b.device().embedding_backward({dev_dtable, b.put(dx), dev_tokens, first});
       CHECK(same_bits(b.fetch(dev_dtable), dtable));
     }
 }
