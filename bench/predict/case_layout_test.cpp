@@ -216,6 +216,21 @@ TEST_CASE("estimate_layout: replicas that shard their optimizer hold less and re
         Approx(12 * experts * 3 / 4).epsilon(0.01));
 }
 
+TEST_CASE("layout_memory: tensor ranks are predicted to need what their own step needs", "[layout][tensor]") {
+  for (const auto& [recipe, gpus, parallel, recompute, seq] : {std::tuple{"bf16", 2, "ddp", "none", 8192},
+                                                               {"tensorwise", 2, "ddp", "none", 8192},
+                                                               {"blockwise", 4, "fsdp", "none", 16384}}) {
+    Case c = fsdp_case("llama3.2-1b");
+    c.recipe = recipe, c.gpus = gpus, c.parallel = parallel, c.recompute = recompute, c.seq = seq,
+    c.tensor = 2;
+    const StageMemory predicted = layout_memory(validate(c)).front();
+    c.device = "cpu";
+    const auto own = static_cast<double>(dry_run(validate(c), nullptr).most());
+    INFO(recipe << " " << parallel << " " << recompute << ": " << predicted.peak() / own);
+    CHECK(predicted.peak() == Approx(own).epsilon(0.07));
+  }
+}
+
 TEST_CASE("estimate_layout: tensor ranks send FP8 data for a recipe with one scale, unless told otherwise",
           "[layout]") {
   const CostModel cost_model(find_machine("h100-sxm"));

@@ -50,6 +50,13 @@ RankMemory memory_of(const RankRuns& runs, const Case& c, const ModelConfig& mod
   memory.gradients = bytes(Segment::gradients);
   memory.buffers = runs.own.most() - memory.activations - memory.states;
   if (layout.tensor > 1) memory.activations = activations_of_tensor_rank(runs, c, model, layout);
+  // Gradients that take the place of activations during backward may be more than what tensor ranks have of these.
+  const std::int64_t later = runs.own.highest.bytes[static_cast<int>(Segment::gradients)] - memory.gradients;
+  if (layout.tensor > 1 && later > memory.activations) {
+    memory.activations = 0;
+    memory.gradients += later;
+    memory.states += later;
+  }
   if (layout.sharded_optimizer) {
     const std::int64_t shared = bytes(Segment::master) + bytes(Segment::moments);
     memory.states -=
