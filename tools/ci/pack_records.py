@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Packs record files as they are committed: FILE.jsonl becomes FILE.jsonl.xz, and FILE.jsonl.xz is packed again.
+"""Packs records and traces as they are committed: FILE.jsonl becomes FILE.jsonl.xz, and FILE.jsonl.xz is packed again; .json likewise.
 
 Step times and learning rates are measured and computed as float32, but written with the digits of a double. They get the shortest
 decimals that read back as the same float32, which packs better; all other bytes stay. --check changes nothing and fails if
@@ -37,7 +37,7 @@ def with_short_lists(text):
 
 def main():
     check, files = sys.argv[1:2] == ["--check"], [pathlib.Path(name) for name in sys.argv[1:] if name != "--check"]
-    if not files or any(not re.search(r"\.jsonl(\.xz)?$", file.name) for file in files):
+    if not files or any(not re.search(r"\.jsonl?(\.xz)?$", file.name) for file in files):
         sys.exit(__doc__)
     for file in files:
         packed = file.suffix == ".xz"
