@@ -60,6 +60,11 @@ struct SampleFiles {
     for (const char* gemm : {"fprop", "dgrad"}) narrow[gemm]["b"]["format"] = "e3m4";
     narrow["name"] = "narrow";
     folder.write("narrow.json", narrow.dump());
+    nlohmann::json again = recipe_to_json(find_recipe("tensorwise"));
+    again["name"] = "again";
+    again["fprop"]["a"]["scale"] = again["wgrad"]["b"]["scale"] = "f32_pow2";
+    again["wgrad"]["b"]["source"] = "fprop";
+    folder.write("again.json", again.dump());
     folder.write("held.txt", std::string(64, 'a'));
     folder.write("chat.jsonl", "{\"prompt\": [1, 2], \"answer\": [3]}\n");
   }
@@ -302,6 +307,10 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
           {"--gpus 4 --recipe tensorwise --reduce-amax group",
            "--reduce-amax group: no ranks share a sequence; add --context N or --tensor N"},
           {"--gpus 2 --tensor 2 --recipe tensorwise --reduce-amax group", ""},
+          {"--gpus 2 --recipe @again.json --reduce-amax off", ""},
+          {"--gpus 2 --recipe @again.json --reduce-amax on",
+           "--reduce-amax on: wgrad from the data of fprop (again) repeats fprop's cast of X with the amax of one rank; "
+           "use off"},
           {"--gpus 4 --context 2 --recipe tensorwise --reduce-amax group --model tiny-moe --ep 2",
            "--reduce-amax group: an expert's rows are tokens of all of --ep's ranks; use on or off"},
           {"--gpus 2 --context 2 --recipe blockwise --seq 512", ""},

@@ -308,6 +308,16 @@ bool has_state_of_whole_tensors(const Plan& plan) {
          plan.fp8_weights;
 }
 
+/// Returns true if wgrad repeats fprop's cast of X, with one scale per tensor that ranks share in fprop.
+bool repeats_cast_of_tensor(const Plan& plan) {
+  const auto repeats = [](const Recipe& recipe) {
+    return recipe.wgrad.b.from_fprop && recipe.fprop.a.granularity == Granularity::tensor;
+  };
+  return plan.reduce_amax != ReduceAmax::off && plan.ranks > 1 &&
+         (repeats(plan.recipe) || std::any_of(plan.later.begin(), plan.later.end(),
+                                              [&](const LaterLayers& next) { return repeats(next.recipe); }));
+}
+
 bool on_latent(const Plan& plan) { return static_cast<bool>(plan.model.latent); }
 bool changes_recipe(const Plan& plan) { return !plan.later.empty(); }
 bool divides_experts(const Plan& plan) { return plan.parameters.expert_ranks > 1; }
@@ -397,6 +407,10 @@ constexpr Rule kSupportRules[] = {
     {&Case::reduce_amax,
      "--reduce-amax group: an expert's rows are tokens of all of --ep's ranks; use on or off",
      [](const Plan& p) { return p.reduce_amax == ReduceAmax::group && divides_experts(p); }},
+    {&Case::reduce_amax,
+     "--reduce-amax {reduce_amax}: wgrad from the data of fprop ({recipe}) repeats fprop's cast of X with the amax of "
+     "one rank; use off",
+     repeats_cast_of_tensor},
     {&Case::context, undivided_chunks},
     {&Case::context, undivided_blocks},
     {&Case::context, "--context: cuDNN attention takes whole sequences; use auto or own", on_cudnn},
