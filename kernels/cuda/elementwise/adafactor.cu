@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kElementThreads)
       if (a.master) a.master[i] = w;
       if (!a.weights) continue;
       if (o.stochastic_rounding)
-        a.weights[i] = bf16_encode_stochastic(w, random_bits(step.seed, o.index.of(i)));
+        a.weights[i] = bf16_encode_stochastic(w, random_bits(step.seed, o.index.first + i));
       else
         from_float(a.weights[i], w);
     }
@@ -211,6 +211,7 @@ void CudaDevice::do_factored_norm(const ops::FactoredNorm& op) {
 void CudaDevice::do_factored_update(const ops::FactoredUpdate& op) {
   using namespace cuda;
   const MatrixPart part{op.first, op.gradient.size(), op.moment.cols.size()};
+  check_consecutive(op.options);
   const WeightArgs args = weight_args(op, op.norm_squared, false);
   if (args.size > 0) {
     const auto blocks =

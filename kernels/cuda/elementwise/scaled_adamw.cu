@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kElementThreads, kGroups ? 2 : 3)
     if (o.stochastic_rounding) {
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(step.seed, o.index.of(i + j))));
+        w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(step.seed, o.index.first + i + j)));
     }
     store_elements(a.weights, w, i, a.size, a.vectors);
   }
@@ -175,6 +175,7 @@ __global__ void __launch_bounds__(kElementThreads, kGroups ? 2 : 3)
 
 void CudaDevice::scaled_adamw(const ops::Adamw& op) {
   using namespace cuda;
+  check_consecutive(op.options);
   const WeightArgs args = weight_args(op, op.norm_squared, true);
   const auto blocks =
       std::min(element_blocks(args.size), static_cast<unsigned>(sm_count() * kScaledBlocksPerSm));

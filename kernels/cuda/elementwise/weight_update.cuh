@@ -2,6 +2,7 @@
 // time.
 #pragma once
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/elementwise/elements.cuh"
 #include "kernels/numerics/random.h"
 
@@ -32,6 +33,13 @@ WeightArgs weight_args(const Op& op, const Tensor& norm_squared, bool vectors) {
           op.options,
           leading(op.weights, op.master).size(),
           vectors && aligned(op.weights) && aligned(op.master)};
+}
+
+/// Throws Unsupported if the weights are a slice of a matrix, for rules with values of whole tensors. Tensor ranks do not
+/// run them, and their kernels need fewer registers without a division per element.
+inline void check_consecutive(const UpdateOptions& options) {
+  if (options.index.run != 0)
+    throw Unsupported("the CUDA device has no Adafactor or scaled state for slices of matrices");
 }
 
 /// Returns the factor on gradients that limits their global norm to max_norm.
