@@ -35,8 +35,8 @@ WeightArgs weight_args(const Op& op, const Tensor& norm_squared, bool vectors) {
           vectors && aligned(op.weights) && aligned(op.master)};
 }
 
-/// Throws Unsupported if the weights are a slice of a matrix, for rules with values of whole tensors. Tensor ranks do not
-/// run them, and their kernels need fewer registers without a division per element.
+/// Throws Unsupported if the weights are a slice of a matrix, for rules with values of whole tensors. Tensor ranks do
+/// not run them, and their kernels need fewer registers without a division per element.
 inline void check_consecutive(const UpdateOptions& options) {
   if (options.index.run != 0)
     throw Unsupported("the CUDA device has no Adafactor or scaled state for slices of matrices");
