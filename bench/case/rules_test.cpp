@@ -294,8 +294,11 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
           {"--gpus 2 --recipe tensorwise --tensor-gather fp8",
            "--tensor-gather fp8: no ranks divide matrices; add --tensor N"},
           {"--gpus 2 --tensor 2 --recipe mxfp8 --tensor-gather fp8",
-           "--tensor-gather fp8: mxfp8 does not cast activations and gradients with one scale of their own for both "
-           "directions, as tensorwise does; use --tensor-gather bf16"},
+           "--tensor-gather fp8: all recipes of the run must cast activations and gradients with one scale of their own for "
+           "both directions, as tensorwise does; use --tensor-gather bf16"},
+          {"--gpus 2 --tensor 2 --recipe tensorwise --switch-recipe rowwise@2 --steps 4 --tensor-gather fp8",
+           "--tensor-gather fp8: all recipes of the run must cast activations and gradients with one scale of their own for "
+           "both directions, as tensorwise does; use --tensor-gather bf16"},
           {"--gpus 8 --tensor 2 --parallel hsdp --shard-group 2", ""},
           {"--gpus 8 --tensor 2 --parallel hsdp --shard-group 3", "--shard-group: 3 does not divide 4 ranks"},
           {"--gpus 8 --context 2 --parallel hsdp --shard-group 4", ""},

@@ -294,11 +294,18 @@ bool has_undivided_parts(const Plan& plan) {
          m.learned_positions > 0 || block.attention_sinks;
 }
 
+/// Returns true if the run's recipe or a later one is as `holds` says.
+bool any_recipe(const Plan& plan, bool (*holds)(const Recipe&)) {
+  return holds(plan.recipe) || std::any_of(plan.later.begin(), plan.later.end(),
+                                           [&](const LaterLayers& next) { return holds(next.recipe); });
+}
+
 /// Checks that a cast of gathered activations and gradients is one for both directions.
 bool casts_twice(const Plan& plan) {
-  const Recipe& recipe = plan.recipe;
-  if (plan.fields.tensor_gather != "fp8") return false;
-  return !is_one_cast(recipe.fprop.a, recipe.wgrad.b) || !is_one_cast(recipe.dgrad.a, recipe.wgrad.a);
+  return plan.fields.tensor_gather == "fp8" && any_recipe(plan, [](const Recipe& recipe) {
+           return !is_one_cast(recipe.fprop.a, recipe.wgrad.b) ||
+                  !is_one_cast(recipe.dgrad.a, recipe.wgrad.a);
+         });
 }
 
 /// Checks that tensor ranks have state without scales or factors of whole tensors.
@@ -310,12 +317,9 @@ bool has_state_of_whole_tensors(const Plan& plan) {
 
 /// Returns true if wgrad repeats fprop's cast of X, with one scale per tensor that ranks share in fprop.
 bool repeats_cast_of_tensor(const Plan& plan) {
-  const auto repeats = [](const Recipe& recipe) {
-    return recipe.wgrad.b.from_fprop && recipe.fprop.a.granularity == Granularity::tensor;
-  };
-  return plan.reduce_amax != ReduceAmax::off && plan.ranks > 1 &&
-         (repeats(plan.recipe) || std::any_of(plan.later.begin(), plan.later.end(),
-                                              [&](const LaterLayers& next) { return repeats(next.recipe); }));
+  return plan.reduce_amax != ReduceAmax::off && plan.ranks > 1 && any_recipe(plan, [](const Recipe& recipe) {
+           return recipe.wgrad.b.from_fprop && recipe.fprop.a.granularity == Granularity::tensor;
+         });
 }
 
 bool on_latent(const Plan& plan) { return static_cast<bool>(plan.model.latent); }
@@ -392,8 +396,8 @@ constexpr Rule kSupportRules[] = {
     {&Case::tensor_gather, "--tensor-gather {tensor_gather}: no ranks divide matrices; add --tensor N",
      [](const Plan& p) { return p.fields.tensor == 1; }},
     {&Case::tensor_gather,
-     "--tensor-gather {tensor_gather}: {recipe} does not cast activations and gradients with one scale of their own for "
-     "both directions, as tensorwise does; use --tensor-gather bf16",
+     "--tensor-gather {tensor_gather}: all recipes of the run must cast activations and gradients with one scale of their own "
+     "for both directions, as tensorwise does; use --tensor-gather bf16",
      casts_twice},
     {&Case::shard_group, "--shard-group: {shard_group} does not divide {data_ranks}",
      [](const Plan& p) { return p.ranks / p.fields.tensor % p.fields.shard_group != 0; }},
