@@ -96,12 +96,18 @@ LossJudge::LossJudge(const std::vector<Match>& matches, const Workloads& workloa
   test();
 }
 
-/// Sets the noise of each case. Repeats of the seeds of one work are pooled.
+/// Sets the noise of each case. Repeats of the seeds of one work are pooled. Each is taken relative to the current run after
+/// as many steps, because repeats with a time limit do different numbers of steps, and the loss falls with them.
 void LossJudge::pool_noise() {
   noise_.resize(losses_.size());
   for (const auto& [work, seeds] : seeds_) {
     std::vector<std::vector<double>> values;
-    for (const std::size_t place : seeds.places) values.push_back(losses_[place].baseline);
+    for (const std::size_t place : seeds.places) {
+      const Losses& losses = losses_[place];
+      std::vector<double>& ratios = values.emplace_back();
+      for (std::size_t i = 0; i < losses.baseline.size(); ++i)
+        ratios.push_back(losses.baseline[i] / losses.current[i]);
+    }
     const std::vector<RunNoise> noise = noise_of(values, prior_of(kinds_[seeds.places.front()]));
     for (std::size_t i = 0; i < seeds.places.size(); ++i) noise_[seeds.places[i]] = noise[i];
   }
@@ -160,7 +166,7 @@ MetricResult LossJudge::start(const Losses& losses) const {
   result.tolerance = tolerance_;
   if (!losses.baseline.empty()) {
     result.baseline = mean_and_spread(losses.baseline).mean;
-    result.current = losses.current.back();
+    result.current = mean_and_spread(losses.current).mean;  // after the steps that the repeats have done
   }
   return result;
 }

@@ -21,8 +21,7 @@ constexpr double kBeyondPass = 0.05;
 
 // Standard deviations and limits by noise_priors.py, which checks these lines.
 constexpr NoisePrior kGpuStepTime{"GPU step time", 0.0074, 0.022};
-constexpr NoisePrior kCpuStepTime{"CPU step time", 0.0147,
-                                  0.044};  // no committed repeats; twice that of a GPU
+constexpr NoisePrior kCpuStepTime{"CPU step time", 0.138, 0.413};
 constexpr NoisePrior kGpuLoss{"GPU loss, learning rate of at least 1e-4", 0.00466, 0.014};
 constexpr NoisePrior kGpuLossSlow{"GPU loss, lower learning rate", 0.000107, 0.00055};
 constexpr NoisePrior kDeterministicLoss{"deterministic loss", 0, 0};

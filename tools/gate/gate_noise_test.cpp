@@ -173,6 +173,25 @@ TEST_CASE("judge: repeats in the baseline give the noise of a loss", "[gate]") {
   CHECK(metric(broken, trained(0.012, 9, "on"), "final loss").verdict == GateVerdict::noisy);
 }
 
+TEST_CASE("judge: repeats of different numbers of steps are as near to each other as their curves",
+          "[gate]") {
+  const auto falling = [](std::size_t steps, int day, double offset = 0) {
+    Record record = trained(0, day, "on");
+    record.case_fields["steps"] = "auto";
+    record.timing->runs.clear();
+    record.training->grad_norm.assign(steps, 1);
+    record.training->loss.clear();
+    for (std::size_t step = 0; step < steps; ++step)
+      record.training->loss.push_back((1 + offset) * (4 - 0.01 * static_cast<double>(step)));
+    return record;
+  };
+  const std::vector<Record> baseline = {falling(200, 1), falling(150, 2), falling(120, 3)};
+  const MetricResult same = metric(baseline, falling(180, 9), "final loss");
+  CHECK(same.verdict == GateVerdict::pass);
+  CHECK(same.baseline == same.current);
+  CHECK(metric(baseline, falling(180, 9, 0.01), "final loss").verdict == GateVerdict::worse);
+}
+
 TEST_CASE("judge: a slow run on a busy machine is NOISY", "[gate]") {
   const Record base = timed(250, 1);
   Record slow = timed(350, 9);

@@ -45,6 +45,10 @@ TEST_CASE("history row: a record's run survives as a line", "[history]") {
   CHECK(row->fields->at("recipe") == "rowwise");
   CHECK(row->fields->at("seq") == record.case_fields.at("seq"));
   CHECK(row->ops.size() >= 8);
+  CHECK(row->loss);
+  Record timed = record;  // ends after a time
+  timed.case_fields["steps"] = "auto";
+  CHECK_FALSE(history_row(timed, defaults)->loss);
   const std::string line = row_line(*row);
   CHECK(is_row_line(line));
   CHECK(row_line(parse_row(line)) == line);
