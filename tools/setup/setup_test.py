@@ -24,12 +24,12 @@ class Packages(unittest.TestCase):
         self.path.mkdir()
         for tool in ("bash", "id", "mkdir", "env", "grep", "tail", "dirname", "awk", "nproc", "cat"):
             (self.path / tool).symlink_to(shutil.which(tool))
-        self.stub("dpkg-query", "exit 1")
-        self.stub("apt-get", f'echo "$@" >>{self.folder}/apt')
-        self.stub("sudo", 'while [ "$1" = -n ]; do shift; done; exec "$@"')
-        self.stub("cmake", f'echo "$@" >>{self.folder}/cmake')
+        self.fake("dpkg-query", "exit 1")
+        self.fake("apt-get", f'echo "$@" >>{self.folder}/apt')
+        self.fake("sudo", 'while [ "$1" = -n ]; do shift; done; exec "$@"')
+        self.fake("cmake", f'echo "$@" >>{self.folder}/cmake')
 
-    def stub(self, name, text):
+    def fake(self, name, text):
         (self.path / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.path / name).chmod(0o755)
 
@@ -53,7 +53,7 @@ class Packages(unittest.TestCase):
         self.assertIn("-DPRECBENCH_BUILD_TESTS=ON", arguments)
 
     def test_what_is_there_is_not_installed_again(self):
-        self.stub("python3", "exit 0")
+        self.fake("python3", "exit 0")
         self.assertNotIn("python3", self.run_setup()[0])
 
     def architectures(self, capabilities):
@@ -61,8 +61,8 @@ class Packages(unittest.TestCase):
         for tool in ("sed", "sort"):
             if not (self.path / tool).exists():
                 (self.path / tool).symlink_to(shutil.which(tool))
-        self.stub("nvcc", "exit 0")
-        self.stub("nvidia-smi", f"[ $1 = -L ] && echo 'GPU 0: one' || printf '{capabilities}'")
+        self.fake("nvcc", "exit 0")
+        self.fake("nvidia-smi", f"[ $1 = -L ] && echo 'GPU 0: one' || printf '{capabilities}'")
         (self.folder / "tools/setup/fetch_cudnn_frontend.sh").write_text("#!/bin/sh\n")
         _, arguments = self.run_setup()
         return next((a.split("=")[1] for a in arguments if a.startswith("-DPRECBENCH_CUDA_ARCHS")), None)
