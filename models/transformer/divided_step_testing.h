@@ -56,7 +56,7 @@ class PlantedDevice final : public Device {
 
 inline constexpr int kDividedSteps = 3;
 
-/// What all ranks together have computed; gradients, norms and weights are the same on each.
+/// Results of all ranks together; gradients, norms and weights are the same on each.
 struct DividedRun {
   std::array<double, kDividedSteps> losses{}, norms{};
   std::vector<float> token_losses;  ///< of a run without steps, by token of all sequences
