@@ -391,9 +391,8 @@ def advised_measurements(model):
     """Returns what was measured after advised.json was written: BF16's held-out losses and the loss gaps, as served_gaps does."""
     if model == "15m":
         return served_gaps(lines("h200/causes-scratch-15m.jsonl.xz"), lambda one: one["case"]["seed"])
-    if model == "smollm2-135m":
-        return served_gaps(forks_at(lines("h200/causes-smollm2-prose.jsonl.xz"), 60), lambda one: one["study"]["trunk"])
-    return [], {}
+    study, age = {"smollm2-135m": ("smollm2", 60), "gemma-3-270m": ("gemma3", 40)}[model]
+    return served_gaps(forks_at(lines(f"h200/causes-{study}-prose.jsonl.xz"), age), lambda one: one["study"]["trunk"])
 
 
 def verdict_on(low, high, mean, half):
