@@ -20,7 +20,7 @@ namespace precbench {
 void add_explain_flags(CLI::App& command, ExplainCommand& options) {
   command.add_option("TRACE", options.traces, "a trace, or two to compare")->required()->type_name("");
   command
-      .add_option("--gpu", options.gpu, "GPU whose rates are expected (default the one that the trace names)")
+      .add_option("--gpu", options.gpu, "GPU whose rates give the expected times (default the one that the trace names)")
       ->type_name("NAME");
   command.add_option("--plots", options.plots, "output folder for a figure as SVG and PNG, with its data")
       ->type_name("DIR");

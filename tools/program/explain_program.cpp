@@ -120,8 +120,9 @@ CLI::App* add_explain_command(CLI::App& app, ExplainCommand& command) {
   CLI::App* sub =
       app.add_subcommand("explain", "where the time of your own training step goes, from a profiler's trace");
   sub->footer(
-      "Reads traces of torch.profiler (.json, .json.gz, .json.xz) and SQLite exports of Nsight Systems. Names lost time in order, with the "
-      "step that each repair promises. With two traces: why the second step is faster or slower.\n"
+      "Reads traces of torch.profiler (.json, .json.gz, .json.xz) and SQLite exports of Nsight Systems. Lists lost time by cause, largest "
+      "first, with the predicted step after each repair. With two traces: why the second step is faster or slower; of two ranks of a "
+      "job: which one the other waits for.\n"
       "\n"
       "Examples:\n"
       "  precbench explain trace.json.gz\n"
