@@ -466,7 +466,7 @@ class TableBuilder {
     if (!any) return;
     if (std::any_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) { return !row.runs; }))
       table_.notes.push_back(
-          "Layouts with tensor or pipeline ranks are predicted for programs that have them; precbench does not run them. "
+          "Layouts with tensor or pipeline ranks are predicted for programs that have them; precbench does not run them on GPUs. "
           "Each recipe has the fastest of a few layouts, so part of a speed-up may come from the layout. precbench plan searches more.");
     if (host_.rates_borrowed_from) table_.rates_borrowed_from = host_.rates_borrowed_from(table_.gpu);
     table_.notes.push_back(fmt::format(
