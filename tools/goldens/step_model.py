@@ -9,28 +9,31 @@ import torch.nn.functional as F
 B, T = 2, 24  # sequences of a golden step, and their tokens
 
 
-class RoundBoth(torch.autograd.Function):
-    """Rounds an op's output to BF16, and its gradient, which arrives summed over all uses."""
+def rounding_op(of_output, of_gradient):
+    """Returns an op that rounds its output, and its gradient, which arrives summed over all uses."""
 
-    @staticmethod
-    def forward(ctx, x):
-        return bf16(x)
+    class Round(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return of_output(x)
 
-    @staticmethod
-    def backward(ctx, dx):
-        return bf16(dx)
+        @staticmethod
+        def backward(ctx, dx):
+            return of_gradient(dx)
+
+    return Round.apply
 
 
-class RoundGradient(torch.autograd.Function):
-    """Rounds a gradient to BF16, where an op rounds it before a bias adds it up."""
+def unrounded(x):
+    return x
 
-    @staticmethod
-    def forward(ctx, x):
-        return x
 
-    @staticmethod
-    def backward(ctx, dx):
-        return bf16(dx)
+def bf16(x):
+    return x.to(torch.bfloat16).to(x.dtype)
+
+
+round_both = rounding_op(bf16, bf16)
+round_gradient = rounding_op(unrounded, bf16)  # where an op rounds it before a bias adds it up
 
 
 def hidden_keys(tokens, window):
@@ -81,38 +84,34 @@ def plain_attention(q, k, v, window, cap, sinks=None):
     return both.softmax(-1)[..., :-1] @ v
 
 
-def bf16(x):
-    return x.to(torch.bfloat16).to(x.dtype)
-
-
 class Plain:
     """PyTorch's own ops without rounding."""
 
-    stored = staticmethod(lambda x: x)
-    kept = staticmethod(lambda x: x)  # inputs of norms and of SwiGLU
-    gradient = staticmethod(lambda x: x)
-    factor = staticmethod(lambda x: x)
+    stored = staticmethod(unrounded)
+    kept = staticmethod(unrounded)  # inputs of norms and of SwiGLU
+    gradient = staticmethod(unrounded)
+    factor = staticmethod(unrounded)
     attention = staticmethod(plain_attention)
 
 
 class Bf16:
     """Rounds what precbench's bf16 recipe stores between ops."""
 
-    stored = RoundBoth.apply
-    kept = staticmethod(lambda x: x)
-    gradient = RoundGradient.apply
+    stored = round_both
+    kept = staticmethod(unrounded)
+    gradient = round_gradient
     factor = staticmethod(lambda x: bf16(torch.tensor(x)).item())
-    attention = staticmethod(lambda *args: RoundBoth.apply(Attention.apply(*args, bf16)))
+    attention = staticmethod(lambda *args: round_both(Attention.apply(*args, bf16)))
 
 
 class Unrounded:
     """Our attention without rounding, to show that its backward equals PyTorch's."""
 
-    stored = staticmethod(lambda x: x)
-    kept = staticmethod(lambda x: x)
-    gradient = staticmethod(lambda x: x)
-    factor = staticmethod(lambda x: x)
-    attention = staticmethod(lambda *args: Attention.apply(*args, lambda x: x))
+    stored = staticmethod(unrounded)
+    kept = staticmethod(unrounded)
+    gradient = staticmethod(unrounded)
+    factor = staticmethod(unrounded)
+    attention = staticmethod(lambda *args: Attention.apply(*args, unrounded))
 
 
 def rope(x, config, layer):
