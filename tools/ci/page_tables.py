@@ -1,6 +1,6 @@
 """Tables of the pages that precbench report cannot print, for readme_tables.py: results beside those of PyTorch, studies of several
 models side by side, and the outputs of the kernel benchmarks. Some are taken from reports, which precbench prints."""
-import csv, functools, json, lzma, math, os, pathlib, re, statistics, subprocess, sys
+import csv, functools, json, lzma, math, os, pathlib, re, shlex, statistics, subprocess, sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -96,14 +96,18 @@ def fsdp2():
 PROGRAM = os.path.abspath(os.environ.get("PRECBENCH", ROOT / "build/precbench"))
 
 
+def printed(words):
+    """Returns what precbench prints as Markdown, without the spaces that align its columns."""
+    done = subprocess.run([PROGRAM, *words, "--format", "md"], cwd=RESULTS, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{shlex.join(words)}: {done.stderr.strip()}")
+    return re.sub(r"-{3,}", "---", re.sub(r" {2,}", " ", done.stdout)).rstrip("\n")
+
+
 @functools.cache
 def report_of(*names):
     """Returns the report of records under results/ as Markdown without escapes."""
-    files = [f"{name}.jsonl.xz" for name in names]
-    done = subprocess.run([PROGRAM, "report", *files, "--format", "md"], cwd=RESULTS, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"report {' '.join(files)}: {done.stderr.strip()}")
-    return done.stdout.replace("\\", "")
+    return printed(["report", *(f"{name}.jsonl.xz" for name in names)]).replace("\\", "")
 
 
 def study_rows(name):
@@ -285,54 +289,20 @@ def two_texts(model, age):
     return table(["recipe"] + [f"{served}, {text}" for served in ("in BF16", "in the recipe", "raw") for text in found], rows)
 
 
-def spread_between(studies, key):
-    """Returns the number of differences between studies of one recipe, and the spread of a study as a share of the raw gap, as
-    spread_between_studies of tools/law does. `studies`: rows of evidence.csv of one model; `key`: column of the gap."""
-    recipes = {}
-    for one in studies:
-        if one[key]:
-            recipes.setdefault(one["recipe"], []).append(one)
-    groups = []  # of gap and error
-    for own in recipes.values():
-        if len(own) > 1:
-            raw = statistics.mean(float(one["gap"]) for one in own)
-            groups.append([(float(one[key]) / raw, float(one[f"{key}_error"]) / raw) for one in own])
-    differences = sum(len(group) - 1 for group in groups)
-
-    def squares(variance):
-        total = 0
-        for group in groups:
-            weights = [1 / (error**2 + variance) for _, error in group]
-            mean = sum(w * gap for w, (gap, _) in zip(weights, group)) / sum(weights)
-            total += sum(w * (gap - mean) ** 2 for w, (gap, _) in zip(weights, group))
-        return total
-
-    if not differences:
-        return 0, None
-    low, high = 1e-300, sum((len(group) - 1) * statistics.variance(gap for gap, _ in group) for group in groups) / differences
-    if squares(low) <= differences:
-        return differences, 0.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if squares(middle) > differences else (low, middle)
-    return differences, math.sqrt(high)
-
-
 STUDIED_TEXTS = [("SmolLM2", "1.34515e+08", "smollm2"), ("Gemma 3 270M", "2.68098e+08", "gemma3")]
 
 
 def text_spread():
-    """One row per model and deployment: how much studies differ on one text, and on two."""
+    """One row per model and deployment: how much studies differ on one text, and on two, by precbench law."""
     evidence = list(csv.DictReader(open(RESULTS / "law/evidence.csv")))
     rows = []
     for model, parameters, name in STUDIED_TEXTS:
-        studies = [one for one in evidence if one["parameters"] == parameters]
-        prose, same = f"h200/causes-{name}-prose", f"h200/deployment-{name}"
-        for served, key in (("BF16", "in_bf16"), ("the recipe", "in_recipe"), ("raw gap", "gap")):
-            found = [spread_between([one for one in studies if one["records"] != prose], key),
-                     spread_between([one for one in studies if one["records"] in (prose, same)], key)]
-            rows.append([model, served, *(cell for differences, spread in found
-                                          for cell in (f"{differences}", "-" if spread is None else f"{100 * spread:.1f}"))])
+        prose = f"h200/causes-{name}-prose"
+        texts = {one["records"] for one in evidence if one["parameters"] == parameters} - {prose}, {f"h200/deployment-{name}", prose}
+        spreads = [printed(["law", "--table", "studies", "--studies", ",".join(sorted(studies))]).splitlines()[2:] for studies in texts]
+        for both in zip(*spreads):
+            (served, _, _, *on_one), (_, _, _, *on_two) = ([cell.strip() for cell in line.strip("|").split("|")] for line in both)
+            rows.append([model, served, *on_one, *on_two])
     return table(["model", "served in", "documentation: differences", "spread, % of the raw gap",
                   "documentation and prose: differences", "spread, % of the raw gap"], rows)
 

@@ -19,18 +19,10 @@ import functools, pathlib, re, shlex, subprocess, sys
 
 import memory_tables
 import prediction_tables
-from page_tables import PROGRAM, RESULTS, ROOT, TABLES as PAGE_TABLES, beside_pytorch
+from page_tables import RESULTS, ROOT, TABLES as PAGE_TABLES, beside_pytorch, printed
 
 TABLES = {**PAGE_TABLES, **prediction_tables.TABLES, **memory_tables.TABLES}
 MARK = re.compile(r"^<!-- (table|report|law) (\S[^\n]*) -->\n(.*?)^<!-- end -->$", re.S | re.M)
-
-
-def printed(words):
-    """Returns what precbench prints as Markdown, without the spaces that align its columns."""
-    done = subprocess.run([PROGRAM, *words, "--format", "md"], cwd=RESULTS, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{shlex.join(words)}: {done.stderr.strip()}")
-    return re.sub(r"-{3,}", "---", re.sub(r" {2,}", " ", done.stdout)).rstrip("\n")
 
 
 @functools.cache

@@ -53,7 +53,7 @@ MeanWithInterval pooled(const std::vector<const GapEvidence*>& studies, Serving 
   double raw = 0;
   for (const GapEvidence* one : studies) raw += one->gap / static_cast<double>(studies.size());
   const double between = spread.share * std::fabs(raw);
-  constexpr double kExact = 1e-24;  // of studies without an error
+  constexpr double kExact = 1e-24;  // avoids a division by zero for studies without an error
   double sum = 0, mean = 0, squares = 0, errors = 0;
   int freedom = 0;
   for (const GapEvidence* one : studies) {

@@ -74,7 +74,7 @@ TEST_CASE("judged_share: counts gaps, and groups with equal weight", "[law]") {
 }
 
 TEST_CASE("law_tables: every published failure of the judged tier is flagged", "[law]") {
-  const auto tables = law_tables(committed_law(), committed_evidence());
+  const auto tables = law_tables(committed_law(), committed_evidence(), {}, committed_evidence());
   const auto failures =
       std::find_if(tables.begin(), tables.end(), [](const LawTable& one) { return one.name == "failures"; });
   REQUIRE(failures != tables.end());

@@ -93,7 +93,8 @@ LawTable studies_table(const std::vector<GapEvidence>& evidence) {
     const StudySpread spread = spread_between_studies(evidence, serving);
     result.table.rows.push_back({serving == Serving::raw ? "raw gap" : served_words(serving),
                                  fmt::format("{}", spread.models), fmt::format("{}", spread.groups),
-                                 fmt::format("{}", spread.freedom), fmt::format("{:.1f}", 100 * spread.share)});
+                                 fmt::format("{}", spread.freedom),
+                                 spread.freedom > 0 ? fmt::format("{:.1f}", 100 * spread.share) : "-"});
   }
   return result;
 }
@@ -201,13 +202,13 @@ LawTable sizes_table(const LossLaw& law, const LawSizes& sizes, TrainingStart tr
 }
 
 std::vector<LawTable> law_tables(const LossLaw& law, const std::vector<GapEvidence>& evidence,
-                                 const LawSizes& sizes) {
+                                 const LawSizes& sizes, const std::vector<GapEvidence>& studies) {
   return {sizes_table(law, sizes, TrainingStart::from_scratch),
           sizes_table(law, sizes, TrainingStart::continued),
           terms_table(law),
           recipes_table(law),
           served_table(law),
-          studies_table(evidence),
+          studies_table(studies),
           left_out_table(evidence),
           published_table(law),
           failures_table()};

@@ -25,9 +25,9 @@ struct LawSizes {
 };
 
 /// Returns all tables of the law: sizes, sizes-continued, terms, recipes, served, studies, left-out, published, failures.
-/// `evidence`: what the law was fitted to.
-std::vector<LawTable> law_tables(const LossLaw& law, const std::vector<GapEvidence>& evidence,
-                                 const LawSizes& sizes = {});
+/// `evidence`: what the law was fitted to. `studies`: the part of it that the table of studies compares.
+std::vector<LawTable> law_tables(const LossLaw& law, const std::vector<GapEvidence>& evidence, const LawSizes& sizes,
+                                 const std::vector<GapEvidence>& studies);
 
 /// Returns forecasts for every combination of `sizes`.
 LawTable sizes_table(const LossLaw& law, const LawSizes& sizes, TrainingStart training);

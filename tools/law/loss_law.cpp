@@ -199,17 +199,17 @@ std::optional<GapForecast> LossLaw::share(const GapQuestion& question, double no
 
 std::optional<GapForecast> LossLaw::from_continued(const std::string& recipe, const MeanWithInterval& raw,
                                                    Serving serving) const {
-  if (!has_scratch_) return std::nullopt;
-  const Estimate factor = *from_scratch();
+  const auto factor = from_scratch();
   const ServingRatio served = ratio(serving, TrainingStart::from_scratch, is_fp4(recipe));
-  if (served.models < 2) return std::nullopt;
+  if (!factor || served.models < 2) return std::nullopt;
   const int freedom = served.models - 1;
   const double error = (raw.high - raw.low) / 2 / forecast_half_width(1, freedom);
   const double spread = served.spread * std::sqrt(1 + 1.0 / served.models);
   // The spread of a product of independent values.
   const Distribution as_served{raw.mean * served.mean,
                                std::hypot(raw.mean * spread, served.mean * error, spread * error), freedom};
-  return product({factor.value, std::hypot(factor.error, factor.value), this->freedom()}, as_served,
+  // The factor is known from one model: that of others may differ by as much as the factor itself.
+  return product({factor->value, std::hypot(factor->error, factor->value), this->freedom()}, as_served,
                  (1 - kForecastCoverage) / 2);
 }
 

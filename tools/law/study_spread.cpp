@@ -32,10 +32,10 @@ double weighted_squares(const std::vector<StudyGroup>& groups, double variance) 
   return all;
 }
 
-/// Returns the variance between studies of one group by which the weighted squares are what `freedom` differences have on
-/// average (Paule and Mandel 1982). Unlike a mean of squares less the errors, it is not decided by the studies with the largest errors.
+/// Returns the variance between studies of one group at which the weighted squares are as large as expected, which is
+/// `freedom` (Paule and Mandel 1982). Studies with large errors weigh little, unlike in a mean of squares less the errors.
 double variance_between(const std::vector<StudyGroup>& groups, int freedom) {
-  constexpr double kExact = 1e-300;  // without it, studies without errors would be divided by zero
+  constexpr double kExact = 1e-300;  // avoids a division by zero for studies without an error
   if (freedom == 0 || weighted_squares(groups, kExact) <= freedom) return 0;
   double low = 0, high = 0;
   for (const StudyGroup& group : groups) {

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iterator>
 
 #include "bench/study/token_count.h"
 #include "kernels/base/errors.h"
@@ -45,6 +46,21 @@ LawSizes sizes_of(const LawCommand& command) {
   return sizes;
 }
 
+/// Returns the evidence of the studies that the command names.
+std::vector<GapEvidence> evidence_of(const std::vector<std::string>& studies) {
+  if (studies.empty()) return committed_evidence();
+  std::vector<GapEvidence> evidence;
+  for (const std::string& records : studies) {
+    const std::size_t before = evidence.size();
+    std::copy_if(committed_evidence().begin(), committed_evidence().end(), std::back_inserter(evidence),
+                 [&](const GapEvidence& one) { return one.records == records; });
+    if (evidence.size() == before)
+      throw InvalidInput(fmt::format(
+          "--studies: no study of \"{}\" stands behind the law; results/law/evidence.csv names its records", records));
+  }
+  return evidence;
+}
+
 std::string text_of(const LawTable& one, const std::string& format) {
   if (format == "md") return render_markdown(one.table) + (one.note.empty() ? "" : "\n" + one.note + '\n');
   const Screen screen = plain_screen(STDOUT_FILENO);
@@ -71,6 +87,9 @@ CLI::App* add_law_command(CLI::App& app, LawCommand& command) {
   add_list("--tokens", command.tokens, "lengths of training (default 1T,15T)", "N[,N]");
   add_list("--recipe", command.recipes,
            "recipes of the tables of sizes (default tensorwise,rowwise,blockwise,mxfp8,nvfp4_all)", "NAME[,NAME]");
+  add_list("--studies", command.studies,
+           "studies of the table of that name, as the first column of results/law/evidence.csv (default all)",
+           "NAME[,NAME]");
   sub->add_option("--format", command.format, "output format: terminal or Markdown")
       ->check(CLI::IsMember({"term", "md"}).description(""))
       ->type_name("term|md")
@@ -86,7 +105,8 @@ int law(const LawCommand& command) {
     write_standard_output(evidence_csv(evidence_in(command.evidence)));
     return 0;
   }
-  const std::vector<LawTable> tables = law_tables(committed_law(), committed_evidence(), sizes_of(command));
+  const std::vector<LawTable> tables = 
+      law_tables(committed_law(), committed_evidence(), sizes_of(command), evidence_of(command.studies));
   std::vector<std::string> names;
   for (const LawTable& one : tables) names.push_back(one.name);
   for (const std::string& wanted : command.tables)

@@ -16,6 +16,7 @@ struct LawCommand {
   std::string format = "term";                  ///< term or md
   std::vector<std::string> parameters, tokens;  ///< of the tables of sizes; empty: those of LawSizes
   std::vector<std::string> recipes;
+  std::vector<std::string> studies;  ///< of the table of studies, by their records; empty: all
 };
 
 CLI::App* add_law_command(CLI::App& app, LawCommand& command);
