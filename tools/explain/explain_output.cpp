@@ -222,7 +222,7 @@ std::string ranks_text(const ExplainedTrace& a, const ExplainedTrace& b, const S
       ms_text(static_cast<double>(waits->first)), b.trace.rank, ms_text(static_cast<double>(waits->second)));
   const std::int64_t late = waits->first - waits->second;
   if (static_cast<double>(std::abs(late)) >= kLeastLoss * a.all.unprofiled)
-    text += fmt::format(" Rank {} is late: collectives are not what to repair, but what it does longer.",
+    text += fmt::format(" Rank {} is late: repair what takes it longer, not the collectives.",
                         late > 0 ? b.trace.rank : a.trace.rank);
   return "\n" + paragraph(text, screen);
 }

@@ -208,17 +208,14 @@ void find_small_batch(StepRepairs& step) {
   });
   const double after = step.time_of(larger), share = after / factor;
   if (share > 0.9 * step.now) return;
-  step.all.findings.push_back(
-      {.id = "small_batch",
-       .title = "The batch is too small",
-       .evidence =
-           fmt::format("{} tokens per step; with {:.0f} times as many a step takes {:.2f} ms, {:.2f} ms per "
-                       "{} tokens.",
-                       step.all.tokens, factor, ms_of(after), ms_of(share), step.all.tokens),
-       .repair = "more sequences per GPU and step, as memory allows",
-       .lost = step.now - share,
-       .predicted = share,
-       .more_tokens = factor});
+  step.add({.id = "small_batch",
+            .title = "The batch is too small",
+            .evidence = fmt::format(
+                "{} tokens per step; with {:.0f} times as many a step takes {:.2f} ms, {:.2f} ms per {} tokens.",
+                step.all.tokens, factor, ms_of(after), ms_of(share), step.all.tokens),
+            .repair = "more sequences per GPU and step, as memory allows",
+            .more_tokens = factor},
+           share);
 }
 
 }  // namespace precbench

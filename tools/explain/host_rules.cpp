@@ -124,16 +124,14 @@ void find_graph_breaks(StepRepairs& step) {
   }
   if (breaks == 0) return;
   const double lost = waiting_left(step);
-  if (lost < kLeastLoss * step.now) return;
-  step.all.findings.push_back(
-      {.id = "graph_breaks",
-       .title = "Graph breaks divide the compiled model",
-       .evidence = fmt::format("{} times a compiled graph ended early; kernels wait {:.2f} ms for the host.",
-                               breaks, ms_of(lost)),
-       .repair = "find them with torch.compile(fullgraph=True) or TORCH_LOGS=graph_breaks",
-       .lost = lost,
-       .predicted = step.now - lost});
-  for (ReplayItem& item : step.remaining) item.host = 0;
+  if (step.add({.id = "graph_breaks",
+                .title = "Graph breaks divide the compiled model",
+                .evidence =
+                    fmt::format("{} times a compiled graph ended early; kernels wait {:.2f} ms for the host.",
+                                breaks, ms_of(lost)),
+                .repair = "find them with torch.compile(fullgraph=True) or TORCH_LOGS=graph_breaks"},
+               step.now - lost))
+    for (ReplayItem& item : step.remaining) item.host = 0;
 }
 
 void find_launch_bound(StepRepairs& step) {
@@ -141,16 +139,13 @@ void find_launch_bound(StepRepairs& step) {
   if (lost < kLeastLaunchBound * step.now) return;
   const auto kernels = std::count_if(step.remaining.begin(), step.remaining.end(),
                                      [](const ReplayItem& item) { return !item.waits && !item.removed; });
-  step.all.findings.push_back(
-      {.id = "launch_bound",
-       .title = "The host launches kernels more slowly than the GPU runs them",
-       .evidence =
-           fmt::format("{} kernels wait {:.2f} ms for the host, by its time as traced less {:.0f}% for the "
-                       "profiler.",
-                       kernels, ms_of(lost), 100 * (1 - step.host_share)),
-       .repair = "CUDA graphs (torch.compile(mode=\"reduce-overhead\")), or a larger batch",
-       .lost = lost,
-       .predicted = step.now - lost});
+  step.add({.id = "launch_bound",
+            .title = "The host launches kernels more slowly than the GPU runs them",
+            .evidence = fmt::format(
+                "{} kernels wait {:.2f} ms for the host, if {:.0f}% of its traced time is the profiler's.",
+                kernels, ms_of(lost), 100 * (1 - step.host_share)),
+            .repair = "CUDA graphs (torch.compile(mode=\"reduce-overhead\")), or a larger batch"},
+           step.now - lost);
 }
 
 }  // namespace precbench

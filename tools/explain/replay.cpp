@@ -16,10 +16,10 @@ constexpr double kMostGapNs = 5'000, kUsualGapNs = 1'000;
 /// Time between a launch and the earliest start of its kernel, and between a kernel's end and the return of a wait.
 constexpr double kLatencyNs = 4'000, kReturnNs = 5'000;
 constexpr int kPeriods = 6;
-/// Time of a launch without the profiler, in the host's traced time: fitted to the steps in results/h200/traces that
-/// wait for the host.
+/// Time of the call that launches a kernel, without the profiler; fitted to the steps in results/h200/traces that wait for
+/// the host.
 constexpr double kLaunchNs = 5'800;
-/// Share if the trace has fewer launches, and bounds of what their time tells.
+/// host_share_of() a trace with fewer than kFewLaunches launches, and its bounds for others.
 constexpr double kUsualShare = 0.65, kLeastShare = 0.45, kMostShare = 0.95;
 constexpr std::size_t kFewLaunches = 20;
 

@@ -19,12 +19,16 @@ StepRepairs::StepRepairs(const TrainingTrace& trace_, Explanation& all_, const E
   all.unprofiled = now;
 }
 
-void StepRepairs::add(Finding finding, const ReplayItems& repaired, bool host) {
-  finding.predicted = time_of(repaired);
-  finding.lost = now - finding.predicted;
-  if (finding.lost < kLeastLoss * now) return;
+bool StepRepairs::add(Finding finding, double predicted) {
+  finding.predicted = predicted;
+  finding.lost = now - predicted;
+  if (finding.lost < kLeastLoss * now) return false;
   all.findings.push_back(std::move(finding));
-  if (!host) return;
+  return true;
+}
+
+void StepRepairs::add(Finding finding, const ReplayItems& repaired, bool host) {
+  if (!add(std::move(finding), time_of(repaired)) || !host) return;
   for (std::size_t i = 0; i < items.size(); ++i) {
     ReplayItem& left = remaining[i];
     left.host = std::min(left.host, repaired[i].host);
@@ -56,7 +60,6 @@ void find_lost_time(const TrainingTrace& trace, Explanation& all, const Expectat
                           find_attention, find_wide_gemms, find_alignment, find_unconverted, find_small_gemms,
                           find_collectives, find_small_batch, find_graph_breaks, find_launch_bound})
     rule(step);
-  std::erase_if(all.findings, [&](const Finding& one) { return one.lost < kLeastLoss * step.now; });
   std::stable_sort(all.findings.begin(), all.findings.end(),
                    [](const Finding& a, const Finding& b) { return a.lost > b.lost; });
 }
