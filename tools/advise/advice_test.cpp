@@ -237,7 +237,7 @@ TEST_CASE("advice_text: risks are an open answer, a long run and unknown speeds,
   CHECK(contains(
       risky,
       "Risk: The run takes more than a year. tensorwise may not pay: its interval to equal loss contains 1. "
-      "The study continued a BF16 model; the factor that makes its gap one from scratch rests on one small model. "
+      "The study continued a BF16 model; the factor to a run from scratch comes from one small model. "
       "Speed unknown: rowwise.\n"));
   const std::string safe = advice_text(advice_of(speeds(), expected_of(0.0005), 1e12), {}, wide);
   INFO(safe);

@@ -154,7 +154,8 @@ std::string reasons_against(const Advice& advice) {
   return words;
 }
 
-/// Returns a sentence about a change with which training all weights fits. The change has no layout that precbench only predicts.
+/// Returns a sentence about a change with which training all weights fits. No change has tensor or pipeline ranks, which precbench
+/// only predicts.
 std::string fits_with(const std::string& change) {
   const bool more_gpus = change.find("--gpus") != std::string::npos;
   return fmt::format("It fits with {}{}.", change,
@@ -433,7 +434,7 @@ std::vector<std::string> risks(const Advice& advice) {
           fmt::format("{} may not pay: its interval to equal loss contains 1.", row.speed.recipe));
     if (expected.continued())
       texts.emplace_back(
-          "The study continued a BF16 model; the factor that makes its gap one from scratch rests on one small model.");
+          "The study continued a BF16 model; the factor to a run from scratch comes from one small model.");
     if (!expected.measured) {
       const bool far = advice.run.parameters > kFar * advice.largest_model;
       texts.push_back(

@@ -65,7 +65,7 @@ struct SpeedTable {
   std::optional<double> least_bytes;     ///< that training all weights needs at least, if nothing fits
   std::optional<std::string> would_fit;  ///< the nearest change with which BF16 fits, if nothing does
   std::int64_t limit_bytes = 0;          ///< that a case may need; 0: unknown
-  std::optional<std::string> rates_borrowed_from;  ///< GPU model, where the rows are predicted so
+  std::optional<std::string> rates_borrowed_from;  ///< GPU model whose rates of ops predict the rows
   std::string stack;                               ///< whose speeds the rows have (in_stack()); empty: ours
 };
 
