@@ -138,7 +138,8 @@ std::vector<Field> make_fields() {
           .also("tp"),
       text(
           "tensor_gather", kWork,
-          "dtype in which tensor ranks gather activations and gradients; auto: fp8 where a cast has one scale",
+          "dtype in which tensor ranks gather activations and gradients; auto: fp8 for recipes with one current "
+          "scale per tensor",
           &Case::tensor_gather, kAxis, when_used, {"auto", "bf16", "fp8"}),
       number("pipeline", kWork, "stages", "pipeline parallelism; predicted only (sweep --dry-run --on)",
              &Case::pipeline, kAxis, 1, "", predicted, kMaxRanks)
