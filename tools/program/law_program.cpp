@@ -105,7 +105,7 @@ int law(const LawCommand& command) {
     write_standard_output(evidence_csv(evidence_in(command.evidence)));
     return 0;
   }
-  const std::vector<LawTable> tables = 
+  const std::vector<LawTable> tables =
       law_tables(committed_law(), committed_evidence(), sizes_of(command), evidence_of(command.studies));
   std::vector<std::string> names;
   for (const LawTable& one : tables) names.push_back(one.name);
