@@ -1,5 +1,5 @@
-// Rules of predicted layouts: tensor and pipeline parallelism, a sharded optimizer and overlapped traffic. The rules of one
-// rank's share, and of tensor ranks that run, are those of support_rules.cpp. See rules.h.
+// Rules of predicted layouts: tensor and pipeline parallelism, a sharded optimizer and overlapped traffic. The rules of
+// one rank's share, and of tensor ranks that run, are those of support_rules.cpp. See rules.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ std::string nearest_text(const char* flag, const std::optional<std::int64_t>& ne
   return near ? fmt::format("; the nearest that works: {} {}", flag, *near) : "";
 }
 
-/// Returns true if ranks hold equal shares of the key heads, or in predictions each of them one that several ranks have.
+/// Returns true if ranks hold equal shares of the key heads, or in predictions each of them one that several ranks
+/// have.
 bool divides_kv_heads(const Plan& plan, std::int64_t ranks) {
   const std::int64_t kv_heads = plan.model.kv_heads;
   return kv_heads % ranks == 0 || (is_predicted_only(plan.fields) && ranks % kv_heads == 0);

@@ -55,8 +55,8 @@ TransformerOptions Plan::transformer(int rank) const {
   // Ranks shard because memory is short, and recomputing a norm costs two passes over the residual stream.
   options.recompute_norms = parameters.parallel.weight_shards() > 1;
   if (reduce_amax == ReduceAmax::on && ranks > 1) options.reduce_amax = AmaxGroup::all;
-  options.tensor_fp8 = fields.tensor_gather != "bf16";
   if (reduce_amax == ReduceAmax::group) options.reduce_amax = AmaxGroup::context;
+  options.tensor_fp8 = fields.tensor_gather != "bf16";
   options.capacity = capacity;
   options.exchange = exchange;
   if (on_gpu) options.group_rows = kGpuGroupRows;

@@ -40,7 +40,8 @@ bool is_set(const Rule& rule, const Plan& plan) {
   return !rule.field || precbench::is_set(plan.fields, *rule.field);
 }
 
-/// Returns the first field of a layout that is predicted only; null if a case has none. Tensor ranks run on the CPU alone.
+/// Returns the first field of a layout that is predicted only; null if a case has none. Tensor ranks run on the CPU
+/// alone.
 const Field* predicted_field(const Case& c) {
   const auto runs = [&](const Field& field) {
     return field.member == CaseMember(&Case::tensor) && !is_gpu(c.device);

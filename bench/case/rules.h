@@ -33,8 +33,9 @@ struct Rule {
   /// The rule is judged if a case sets another value of this field than the default.
   std::optional<CaseMember> field;
   /// Text for a case that breaks the rule. "{name}" stands for the text of a field of the case, and {model}, {recipe},
-  /// {head_dim}, {v_dim}, {ranks}, {data_ranks}, {blocks}, {experts} and {tokens} for the plan's model and recipe, widths of its heads,
-  /// and numbers of ranks, of those beside tensor ranks, blocks, experts, and tokens of a rank's micro-step, with the noun.
+  /// {head_dim}, {v_dim}, {ranks}, {data_ranks}, {blocks}, {experts} and {tokens} for the plan's model and recipe,
+  /// widths of its heads, and numbers of ranks, of those beside tensor ranks, blocks, experts, and tokens of a rank's
+  /// micro-step, with the noun.
   const char* why = nullptr;
   Broken broken = nullptr;
   Reason reason = nullptr;  ///< in place of both, for texts with other numbers: null if the rule holds
@@ -47,8 +48,8 @@ struct Rule {
   constexpr Rule(std::optional<CaseMember> member, Reason why_broken) : field(member), reason(why_broken) {}
 };
 
-/// Return why ranks of --context do not divide a sequence, those of --tensor the model, or all of a replica --gpus; null if
-/// they do.
+/// Return why ranks of --context do not divide a sequence, those of --tensor the model, or all of a replica --gpus;
+/// null if they do.
 std::optional<std::string> undivided_chunks(const Plan& plan);
 std::optional<std::string> undivided_model(const Plan& plan);
 std::optional<std::string> undivided_ranks(const Plan& plan);

@@ -286,7 +286,7 @@ Why unsupported_layers(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Checks the norms, biases and positions of a model that tensor ranks divide.
+/// Returns true if a model has norms, biases, sinks or positions that tensor ranks do not divide.
 bool has_undivided_parts(const Plan& plan) {
   const ModelConfig& m = plan.model;
   const BlockForm& block = m.block;
@@ -300,7 +300,7 @@ bool any_recipe(const Plan& plan, bool (*holds)(const Recipe&)) {
                                            [&](const LaterLayers& next) { return holds(next.recipe); });
 }
 
-/// Checks that a cast of gathered activations and gradients is one for both directions.
+/// Returns true if some recipe casts what tensor ranks are to gather in FP8 otherwise than once for both directions.
 bool casts_twice(const Plan& plan) {
   return plan.fields.tensor_gather == "fp8" && any_recipe(plan, [](const Recipe& recipe) {
            return !is_one_cast(recipe.fprop.a, recipe.wgrad.b) ||
@@ -308,7 +308,7 @@ bool casts_twice(const Plan& plan) {
          });
 }
 
-/// Checks that tensor ranks have state without scales or factors of whole tensors.
+/// Returns true if the state has scales of whole tensors, of which tensor ranks have slices.
 bool has_state_of_whole_tensors(const Plan& plan) {
   const ParameterOptions& p = plan.parameters;
   return p.moments.scaled() || p.master == Master::fp16 || bits_of(p.gradients) == 8 || plan.fp8_gather ||
@@ -318,7 +318,7 @@ bool has_state_of_whole_tensors(const Plan& plan) {
 /// Returns true if wgrad repeats fprop's cast of X, with one scale per tensor that ranks share in fprop.
 bool repeats_cast_of_tensor(const Plan& plan) {
   return plan.reduce_amax != ReduceAmax::off && plan.ranks > 1 && any_recipe(plan, [](const Recipe& recipe) {
-           return recipe.wgrad.b.from_fprop && recipe.fprop.a.granularity == Granularity::tensor;
+           return recipe.wgrad.b.from_fprop && has_tensor_scale(recipe.fprop.a);
          });
 }
 
@@ -365,8 +365,8 @@ constexpr Rule kSupportRules[] = {
      "--tensor {tensor}: a block with parallel residuals on tensor ranks is not supported; use --tensor 1",
      [](const Plan& p) { return p.model.block.residual != Residual::sequential; }},
     {&Case::tensor,
-     "--tensor {tensor}: a norm on the output of a half, or on all heads together, on tensor ranks is not supported; use "
-     "--tensor 1",
+     "--tensor {tensor}: a norm on the output of a half, or on all heads together, on tensor ranks is not supported; "
+     "use --tensor 1",
      [](const Plan& p) { return p.model.block.norms != NormPlace::before || p.model.norms_all_heads(); }},
     {&Case::tensor,
      "--tensor {tensor}: LayerNorm, biases, attention sinks and learned positions ({model}) on tensor ranks are not "
@@ -387,7 +387,7 @@ constexpr Rule kSupportRules[] = {
     {&Case::tensor,
      "--tensor {tensor}: tensor ranks gather activations again in backward instead of keeping more of them; use --kept "
      "precbench",
-     [](const Plan& p) { return !(p.recipe.kept == KeptActivations{}); }},
+     [](const Plan& p) { return p.recipe.kept != KeptActivations{}; }},
     {&Case::tensor,
      "--tensor {tensor}: --fidelity-batches, --eval-recipes and --sensitivity compare whole tensors; use --tensor 1",
      [](const Plan& p) {
@@ -396,8 +396,8 @@ constexpr Rule kSupportRules[] = {
     {&Case::tensor_gather, "--tensor-gather {tensor_gather}: no ranks divide matrices; add --tensor N",
      [](const Plan& p) { return p.fields.tensor == 1; }},
     {&Case::tensor_gather,
-     "--tensor-gather {tensor_gather}: all recipes of the run must cast activations and gradients with one scale of their own "
-     "for both directions, as tensorwise does; use --tensor-gather bf16",
+     "--tensor-gather {tensor_gather}: all recipes of the run must cast activations and gradients with one scale of "
+     "their own for both directions, as tensorwise does; use --tensor-gather bf16",
      casts_twice},
     {&Case::shard_group, "--shard-group: {shard_group} does not divide {data_ranks}",
      [](const Plan& p) { return p.ranks / p.fields.tensor % p.fields.shard_group != 0; }},
