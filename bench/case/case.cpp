@@ -42,8 +42,7 @@ constexpr const char* kMeasurement = "Measurement";
 /// Word for an OptionalReal that is not set.
 constexpr const char* kAuto = "auto";
 
-constexpr const char* kTensorHint =
-    "add --tensor N, which the CPU runs and sweep --dry-run --on MACHINE predicts";
+constexpr const char* kTensorHint = "add --tensor N, the ranks that divide every matrix";
 constexpr const char* kPipelineHint = "add --pipeline N, which sweep --dry-run --on MACHINE predicts";
 
 constexpr bool kAxis = true;
@@ -132,9 +131,8 @@ std::vector<Field> make_fields() {
              kAxis, 1, "", when_set, kMaxRanks),
       number("context", kWork, "ranks", "context parallelism: ranks that share each sequence", &Case::context,
              kAxis, 1, "", when_set, kMaxRanks),
-      number("tensor", kWork, "ranks",
-             "tensor parallelism with sequence parallelism; on a GPU predicted only (sweep --dry-run --on)",
-             &Case::tensor, kAxis, 1, "", predicted, kMaxRanks)
+      number("tensor", kWork, "ranks", "tensor parallelism with sequence parallelism", &Case::tensor, kAxis,
+             1, "", predicted, kMaxRanks)
           .also("tp"),
       text(
           "tensor_gather", kWork,

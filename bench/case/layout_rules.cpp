@@ -25,15 +25,9 @@ std::string nearest_text(const char* flag, const std::optional<std::int64_t>& ne
   return near ? fmt::format("; the nearest that works: {} {}", flag, *near) : "";
 }
 
-/// Returns true if ranks hold equal shares of the key heads, or in predictions each of them one that several ranks
-/// have.
-bool divides_kv_heads(const Plan& plan, std::int64_t ranks) {
-  const std::int64_t kv_heads = plan.model.kv_heads;
-  return kv_heads % ranks == 0 || (is_predicted_only(plan.fields) && ranks % kv_heads == 0);
-}
-
-/// Returns what `ranks` tensor ranks do not divide, with its size; null if they divide all.
-Why undivided_by_tensor(const Plan& plan, std::int64_t ranks) {
+/// Returns what `ranks` tensor ranks do not divide, with its size; null if they divide all. `repeats_keys`: several ranks
+/// may have the same key head.
+Why undivided_by_tensor(const Plan& plan, std::int64_t ranks, bool repeats_keys) {
   const ModelConfig& m = plan.model;
   struct Divided {
     const char* name;
@@ -41,7 +35,8 @@ Why undivided_by_tensor(const Plan& plan, std::int64_t ranks) {
   };
   for (const auto& [name, size] : {Divided{"heads", m.heads}, {"ffn", m.ffn}, {"vocab", m.vocab}})
     if (size % ranks != 0) return fmt::format("{} ({})", name, size);
-  if (!divides_kv_heads(plan, ranks)) return fmt::format("kv_heads ({})", m.kv_heads);
+  if (m.kv_heads % ranks != 0 && !(repeats_keys && ranks % m.kv_heads == 0))
+    return fmt::format("kv_heads ({})", m.kv_heads);
   const std::int64_t tokens = plan.T / plan.fields.context;
   if (tokens % ranks != 0)
     return fmt::format("the {} of a sequence that sequence parallelism divides", plural(tokens, "token"));
@@ -165,7 +160,7 @@ constexpr Rule kLayoutRules[] = {
      [](const Plan& p) { return p.model.block.norms != NormPlace::before || p.model.norms_all_heads(); }},
     {&Case::tensor, "--tensor {tensor}: LoRA on tensor ranks is not predicted; use --tensor 1",
      [](const Plan& p) { return static_cast<bool>(p.parameters.lora); }},
-    {&Case::tensor, undivided_model},
+    {&Case::tensor, [](const Plan& p) { return undivided_model(p, true); }},
     {&Case::tensor,
      "--tensor {tensor}: shared experts ({model}) on tensor ranks are not predicted; use --tensor 1",
      [](const Plan& p) { return p.model.moe.shared_ffn > 0; }},
@@ -198,11 +193,11 @@ constexpr Rule kLayoutRules[] = {
 
 }  // namespace
 
-std::optional<std::string> undivided_model(const Plan& plan) {
+std::optional<std::string> undivided_model(const Plan& plan, bool repeats_keys) {
   const Case& c = plan.fields;
-  const auto undivided = undivided_by_tensor(plan, c.tensor);
+  const auto undivided = undivided_by_tensor(plan, c.tensor, repeats_keys);
   if (!undivided) return std::nullopt;
-  const auto divides = [&](std::int64_t ranks) { return !undivided_by_tensor(plan, ranks); };
+  const auto divides = [&](std::int64_t ranks) { return !undivided_by_tensor(plan, ranks, repeats_keys); };
   const auto fits = [&](std::int64_t ranks) {
     return divides(ranks) && c.gpus % (ranks * c.pipeline * c.context) == 0;
   };

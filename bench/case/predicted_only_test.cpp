@@ -20,11 +20,15 @@ TEST_CASE("layouts are predicted only: no plan with one can run, and ids without
   const Case plain = case_of_flags(kRanks), with_layout = case_of_flags(std::string(kRanks) + kLayout);
   const Plan plan = validate(plain), layout = validate(with_layout);
   CHECK_FALSE(is_predicted_only(plain));
-  CHECK_FALSE(is_predicted_only(case_of_flags("--device cpu --gpus 2 --tensor 2")));
+  for (const bool on_gpu : {false, true}) {
+    const Case tensor = case_of_flags(std::string("--gpus 2 --tensor 2 --device ") + (on_gpu ? "cuda" : "cpu"));
+    CHECK_FALSE(is_predicted_only(tensor));
+    CHECK(has_layout(tensor) == on_gpu);
+  }
   CHECK(is_predicted_only(case_of_flags("--device cpu --gpus 4 --tensor 2 --pipeline 2")));
   CHECK_FALSE(unsupported_reason(plan));
   CHECK(unsupported_reason(layout) ==
-        "--tensor 4: predicted only, a run on a GPU does not support it; use sweep --dry-run --on MACHINE");
+        "--pipeline 4: predicted only, a run does not support it; use sweep --dry-run --on MACHINE");
   CHECK_THROWS_AS(refuse_unfit({plan, layout}, {}, {}, true), InvalidInput);
   CHECK_NOTHROW(refuse_unfit({plan, layout}, {}, {}, false));
   CHECK_NOTHROW(refuse_unfit({plan}, {}, {}, true));

@@ -40,14 +40,11 @@ bool is_set(const Rule& rule, const Plan& plan) {
   return !rule.field || precbench::is_set(plan.fields, *rule.field);
 }
 
-/// Returns the first field of a layout that is predicted only; null if a case has none. Tensor ranks run on the CPU
-/// alone.
+/// Returns the first field of a layout that no run supports; null if a case has none. Tensor ranks run.
 const Field* predicted_field(const Case& c) {
-  const auto runs = [&](const Field& field) {
-    return field.member == CaseMember(&Case::tensor) && !is_gpu(c.device);
-  };
   for (const Field& field : case_fields())
-    if (field.identity == Identity::predicted && precbench::is_set(c, field.member) && !runs(field))
+    if (field.identity == Identity::predicted && field.member != CaseMember(&Case::tensor) &&
+        precbench::is_set(c, field.member))
       return &field;
   return nullptr;
 }
@@ -55,9 +52,8 @@ const Field* predicted_field(const Case& c) {
 std::optional<std::string> predicted_only_reason(const Plan& plan) {
   const Field* field = predicted_field(plan.fields);
   if (!field) return std::nullopt;
-  return fmt::format("{} {}: predicted only, a run {}does not support it; use sweep --dry-run --on MACHINE",
-                     flag_of(*field), get_text(plan.fields, *field),
-                     field->member == CaseMember(&Case::tensor) ? "on a GPU " : "");
+  return fmt::format("{} {}: predicted only, a run does not support it; use sweep --dry-run --on MACHINE",
+                     flag_of(*field), get_text(plan.fields, *field));
 }
 
 }  // namespace
@@ -91,6 +87,8 @@ std::optional<std::string> broken_rule(Verdict verdict, const Plan& plan) {
 }
 
 bool is_predicted_only(const Case& c) { return predicted_field(c) != nullptr; }
+
+bool has_layout(const Case& c) { return is_predicted_only(c) || (c.tensor > 1 && is_gpu(c.device)); }
 
 std::optional<std::string> unsupported_reason(const Plan& plan) {
   if (plan.refusal) return plan.refusal;

@@ -51,7 +51,7 @@ struct Rule {
 /// Return why ranks of --context do not divide a sequence, those of --tensor the model, or all of a replica --gpus;
 /// null if they do.
 std::optional<std::string> undivided_chunks(const Plan& plan);
-std::optional<std::string> undivided_model(const Plan& plan);
+std::optional<std::string> undivided_model(const Plan& plan, bool repeats_keys);
 std::optional<std::string> undivided_ranks(const Plan& plan);
 
 /// Returns the rules with this consequence.

@@ -377,7 +377,7 @@ constexpr Rule kSupportRules[] = {
      [](const Plan& p) { return static_cast<bool>(p.model.moe); }},
     {&Case::tensor, "--tensor {tensor}: LoRA on tensor ranks is not supported; use --tensor 1",
      [](const Plan& p) { return static_cast<bool>(p.parameters.lora); }},
-    {&Case::tensor, undivided_model},
+    {&Case::tensor, [](const Plan& p) { return undivided_model(p, false); }},
     {&Case::tensor, "--tensor {tensor}: {optimizer} on tensor ranks is not supported; use adamw or lion",
      [](const Plan& p) { return p.fields.optimizer != "adamw" && p.fields.optimizer != "lion"; }},
     {&Case::tensor,

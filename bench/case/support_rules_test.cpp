@@ -278,8 +278,8 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
           {"--model smollm2-135m --batch 1 --recipe blockwise_pow2 --flow on",
            "qkv: N=960 is not a multiple of 128 (flow: FP8 data is transposed in squares)"},
           // Layouts that are only predicted.
-          {"--gpus 2 --tensor 2 --device cuda",
-           "--tensor 2: predicted only, a run on a GPU does not support it; use sweep --dry-run --on MACHINE"},
+          {"--gpus 2 --tensor 2 --pipeline 2 --device cuda",
+           "--pipeline 2: predicted only, a run does not support it; use sweep --dry-run --on MACHINE"},
           {"--overlap context", "--overlap context: predicted only, a run does not support it"},
       },
       plan_of, told);

@@ -62,7 +62,7 @@ void predict_layout(const Plan& plan, const CostModel& model, CasePrediction& p)
 CasePrediction predict_case(const Plan& plan, const CostModel& model) {
   CasePrediction p;
   try {
-    if (is_predicted_only(plan.fields)) {
+    if (has_layout(plan.fields)) {
       predict_layout(plan, model, p);
       return p;
     }
@@ -408,7 +408,7 @@ Fit fit_of(std::int64_t peak, const Machine& machine) {
 
 std::vector<CasePrediction> predict_grid(const std::vector<Plan>& grid, const CostModel& model, Stack stack) {
   const auto is_impossible_layout = [](const Plan& plan) {
-    return is_predicted_only(plan.fields) && layout_unsupported_reason(plan).has_value();
+    return has_layout(plan.fields) && layout_unsupported_reason(plan).has_value();
   };
   if (!grid.empty() && std::all_of(grid.begin(), grid.end(), is_impossible_layout))
     throw InvalidInput(*layout_unsupported_reason(grid.front()));

@@ -75,7 +75,7 @@ TEST_CASE("bad input: words of other programs lead to what is meant here", "[cli
        {"--pp 2", "--pipeline 2", "--tp 2 --pp 2", "--virtual-stages 2", "--micro-batches 2"})
     for (const std::string command : {"run ", "sweep ", "study ", "sweep --dry-run "})
       CHECK(contains(hint(command + "--device cpu --recipe mxfp8 " + flag), only_predicted));
-  CHECK(contains(hint(dry + "--parallel tp"), "add --tensor N, which the CPU runs"));
+  CHECK(contains(hint(dry + "--parallel tp"), "add --tensor N, the ranks that divide every matrix"));
   CHECK(contains(hint(dry + "--parallel pipeline"),
                  "add --pipeline N, which sweep --dry-run --on MACHINE predicts"));
   CHECK(contains(hint(dry + "--tensor-model-parallel-size 8"), "did you mean --tensor?"));

@@ -39,7 +39,7 @@ CaseLayout case_layout(const Case& c, const ModelConfig& model) {
 }
 
 std::optional<std::string> layout_failure(const Plan& plan) {
-  return layout_failure(plan, is_predicted_only(plan.fields));
+  return layout_failure(plan, has_layout(plan.fields));
 }
 
 std::optional<std::string> layout_failure(const Plan& plan, bool only_predicted) {

@@ -22,7 +22,7 @@ CaseLayout case_layout(const Plan& plan);
 CaseLayout case_layout(const Case& c, const ModelConfig& model);
 
 /// Returns why the layout of a case cannot be predicted: a rule of layouts, or one of a single rank's share of the
-/// work. Null if it can. `only_predicted`: no run would follow (is_predicted_only()).
+/// work. Null if it can. `only_predicted`: no run would follow (has_layout()).
 std::optional<std::string> layout_failure(const Plan& plan);
 std::optional<std::string> layout_failure(const Plan& plan, bool only_predicted);
 

@@ -169,7 +169,7 @@ class SettingSearch {
       setting.fields = case_to_json(found_->plan.fields);
       setting.tokens_per_s = found_->tokens_per_s();
       setting.peak_bytes = static_cast<double>(found_->bytes);
-      setting.runs = !is_predicted_only(found_->plan.fields);
+      setting.runs = !unsupported_reason(found_->plan);
     } else {
       setting.too_large = least_ > 0;
       setting.peak_bytes = static_cast<double>(least_);

@@ -1,5 +1,5 @@
-// Context ranks on GPUs over NCCL: they train like one GPU with whole sequences, in a CUDA graph or not.
-// Skipped with fewer than two GPUs.
+// Context and tensor ranks on GPUs over NCCL: they train like one GPU with whole sequences and matrices, in a CUDA graph
+// or not. Skipped with fewer than two GPUs.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -16,17 +16,19 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr int kContextSteps = 4;
+constexpr int kSharedSteps = 4;
 
-struct ContextSetting {
+struct SharedSetting {
   std::string recipe = "bf16", parallel = "ddp";
   int ranks = 1, context = 1, head_dim = 128;
   std::int64_t batch = 1, accumulation = 1;
   bool graph = false, experts = false;
   std::string recompute = "none";
+  int tensor = 1;
+  std::string tensor_gather = "auto";
 };
 
-Plan context_plan(const ContextSetting& setting) {
+Plan plan_of_shared(const SharedSetting& setting) {
   const TempDirectory directory;
   Case c;
   c.model = directory.write(
@@ -41,6 +43,8 @@ Plan context_plan(const ContextSetting& setting) {
   c.accumulation = setting.accumulation;
   c.gpus = setting.ranks;
   c.context = setting.context;
+  c.tensor = setting.tensor;
+  c.tensor_gather = setting.tensor_gather;
   if (setting.experts) c.ep = setting.ranks;
   c.parallel = setting.parallel;
   c.recompute = setting.recompute;
@@ -49,20 +53,20 @@ Plan context_plan(const ContextSetting& setting) {
   return validate(c);
 }
 
-struct ContextTrained {
+struct SharedTrained {
   std::vector<double> losses, norms;
   Named gradients;  ///< of the first step
 };
 
-ContextTrained train_over_context(const ContextSetting& setting) {
-  const Plan plan = context_plan(setting);
+SharedTrained train_sharing(const SharedSetting& setting) {
+  const Plan plan = plan_of_shared(setting);
   INFO(unsupported_reason(plan).value_or(""));
   REQUIRE(!unsupported_reason(plan));
-  ContextTrained trained;
+  SharedTrained trained;
   run_gpu_ranks(plan, [&](Rank& rank, const DataSource& data) {
     const bool first = rank.comm().rank() == 0;
     StepRunner runner(rank, data, setting.graph ? GraphMode::on : GraphMode::off);
-    for (int step = 0; step < kContextSteps; ++step) {
+    for (int step = 0; step < kSharedSteps; ++step) {
       const StepResult result = runner.run(step, 0).result;
       if (first) trained.losses.push_back(result.loss), trained.norms.push_back(result.grad_norm);
       if (step > 0) continue;
@@ -75,12 +79,12 @@ ContextTrained train_over_context(const ContextSetting& setting) {
 
 /// Returns false, with a warning, where attention over keys of other ranks is not supported.
 bool supported() {
-  const auto why = unsupported_reason(context_plan({.ranks = 2, .context = 2}));
+  const auto why = unsupported_reason(plan_of_shared({.ranks = 2, .context = 2}));
   if (why) WARN("skipped: " << *why);
   return !why;
 }
 
-void check_alike(const ContextTrained& x, const ContextTrained& one, bool quantized) {
+void check_alike(const SharedTrained& x, const SharedTrained& one, bool quantized) {
   // Gradients of keys and values are rounded to BF16 on each rank and in their sum; a quantized gradient may
   // then have another code. The difference of the first step grows with each step.
   CHECK(std::fabs(x.losses[0] / one.losses[0] - 1) <= 1e-4);
@@ -102,13 +106,13 @@ TEST_CASE("NCCL: two context ranks train like one GPU", "[gpu][comm][context]") 
                                                 {"tensorwise", 128, 1},
                                                 {"blockwise", 128, 2}}) {
     const bool quantized = std::string(recipe) != "bf16";
-    const ContextTrained one = train_over_context({.recipe = recipe, .head_dim = head_dim, .batch = batch});
+    const SharedTrained one = train_sharing({.recipe = recipe, .head_dim = head_dim, .batch = batch});
     for (const char* parallel : {"ddp", "fsdp"}) {
       std::vector<double> losses;
       for (const bool graph : {false, true}) {
         INFO(recipe << ", heads of " << head_dim << ", batch " << batch << ", " << parallel
                     << (graph ? " in a graph" : ""));
-        const ContextTrained two = train_over_context({.recipe = recipe,
+        const SharedTrained two = train_sharing({.recipe = recipe,
                                                        .parallel = parallel,
                                                        .ranks = 2,
                                                        .context = 2,
@@ -126,16 +130,16 @@ TEST_CASE("NCCL: two context ranks train like one GPU", "[gpu][comm][context]") 
 TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one GPU",
           "[gpu][comm][context]") {
   if (!gpus_or_skip() || !supported()) return;
-  const ContextTrained one = train_over_context({.accumulation = 2});
-  check_alike(train_over_context({.parallel = "fsdp",
+  const SharedTrained one = train_sharing({.accumulation = 2});
+  check_alike(train_sharing({.parallel = "fsdp",
                                   .ranks = 2,
                                   .context = 2,
                                   .accumulation = 2,
                                   .graph = true,
                                   .recompute = "block"}),
               one, false);
-  const ContextTrained experts = train_over_context({.experts = true});
-  const ContextTrained apart = train_over_context({.ranks = 2, .context = 2, .graph = true, .experts = true});
+  const SharedTrained experts = train_sharing({.experts = true});
+  const SharedTrained apart = train_sharing({.ranks = 2, .context = 2, .graph = true, .experts = true});
   // A token close to a tie may switch experts.
   CHECK(std::fabs(apart.losses[0] / experts.losses[0] - 1) <= 1e-4);
   CHECK(std::fabs(apart.norms[0] / experts.norms[0] - 1) <= 1e-2);
@@ -144,13 +148,50 @@ TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one
 TEST_CASE("NCCL: context ranks and data ranks train like ranks with whole sequences",
           "[gpu][comm][context]") {
   if (gpus_or_skip() < 4 || !supported()) return;
-  const ContextTrained one = train_over_context({.batch = 2});
+  const SharedTrained one = train_sharing({.batch = 2});
   for (const char* parallel : {"ddp", "fsdp"}) {
     INFO(parallel);
-    check_alike(train_over_context({.parallel = parallel, .ranks = 4, .context = 2, .graph = true}), one,
+    check_alike(train_sharing({.parallel = parallel, .ranks = 4, .context = 2, .graph = true}), one,
                 false);
-    ContextTrained all = train_over_context({.batch = 1});
-    check_alike(train_over_context({.parallel = parallel, .ranks = 4, .context = 4, .graph = true}), all,
+    SharedTrained all = train_sharing({.batch = 1});
+    check_alike(train_sharing({.parallel = parallel, .ranks = 4, .context = 4, .graph = true}), all,
+                false);
+  }
+}
+
+TEST_CASE("NCCL: two tensor ranks train like one GPU", "[gpu][comm][tensor]") {
+  if (!gpus_or_skip()) return;
+  for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8"}) {
+    const bool quantized = std::string(recipe) != "bf16";
+    const SharedTrained one = train_sharing({.recipe = recipe});
+    for (const char* recompute : {"none", "block"}) {
+      std::vector<double> losses;
+      for (const char* gather : {"bf16", "fp8"})
+        for (const bool graph : {false, true}) {
+          if (std::string(gather) == "fp8" && std::string(recipe) != "tensorwise") continue;
+          INFO(recipe << ", recompute " << recompute << ", gather " << gather << (graph ? " in a graph" : ""));
+          const SharedTrained two = train_sharing({.recipe = recipe,
+                                                   .ranks = 2,
+                                                   .graph = graph,
+                                                   .recompute = recompute,
+                                                   .tensor = 2,
+                                                   .tensor_gather = gather});
+          check_alike(two, one, quantized);
+          // Neither a graph nor an FP8 gather changes a bit.
+          if (!losses.empty()) CHECK(two.losses == losses);
+          losses = two.losses;
+        }
+    }
+  }
+}
+
+TEST_CASE("NCCL: tensor, context and data ranks train like one GPU", "[gpu][comm][tensor][context]") {
+  if (gpus_or_skip() < 4 || !supported()) return;
+  const SharedTrained one = train_sharing({.batch = 2}), whole = train_sharing({});
+  for (const char* parallel : {"ddp", "fsdp"}) {
+    INFO(parallel);
+    check_alike(train_sharing({.parallel = parallel, .ranks = 4, .graph = true, .tensor = 2}), one, false);
+    check_alike(train_sharing({.parallel = parallel, .ranks = 4, .context = 2, .graph = true, .tensor = 2}), whole,
                 false);
   }
 }
