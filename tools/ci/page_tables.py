@@ -39,18 +39,21 @@ def table(header, rows):
 
 PYTORCH_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b", "7b": "qwen2.5-7b", "1.5b": "qwen2.5-1.5b"}
 # Identifies a case that PyTorch ran too; `layers` is None for a whole model.
-BESIDE = "model", "layers", "batch", "seq", "accumulation", "recipe"
+BESIDE = "model", "layers", "batch", "seq", "accumulation", "tensor", "recipe"
+
+WAYS = {"": "", "auto": " (filtered)", "async": " (asynchronous)"}  # by suffix of PyTorch's recipe
 
 
 def pytorch_lines(path):
-    """Returns the lines of pytorch_step.py by BESIDE: the faster of converting all linears and of torchao's own filter."""
+    """Returns the lines of pytorch_step.py by BESIDE: the fastest of converting all linears, torchao's own filter and
+    asynchronous tensor parallelism."""
     best = {}
     for line in lines(path):
         if "error" in line:
             continue
         model, _, layers = line["model"].partition("/")
         key = (PYTORCH_MODELS.get(model, model), int(layers) if layers else None, line["batch"], line["seq"],
-               line.get("accumulation", 1), line["recipe"].removesuffix("_auto"))
+               line.get("accumulation", 1), line.get("tensor"), line["recipe"].partition("_")[0])
         if key not in best or line["tokens_per_s"] > best[key]["tokens_per_s"]:
             best[key] = line
     return best
@@ -63,12 +66,12 @@ def beside_pytorch(folder="h200/beside-pytorch"):
         if record["status"] == "ok" and (record["metrics"] or {}).get("tokens_per_s"):
             cases.setdefault(tuple(record["case"].get(field) for field in BESIDE), record)
     for key, ours in cases.items():
-        model, layers, batch, seq, accumulation, recipe = key
-        model += f", {layers} layers" if layers else ""
+        model, layers, batch, seq, accumulation, tensor, recipe = key
+        model += (f", {layers} layers" if layers else "") + (f", {tensor} tensor ranks" if tensor else "")
         bf16, pytorch = cases.get((*key[:-1], "bf16")), theirs.get(key)
         rows.append([model, f"{batch} x {seq}" + (f", {accumulation} times" if accumulation > 1 else ""), recipe,
                      f"{rate(ours):,.0f}", f"{rate(ours) / rate(bf16):.2f}x" if bf16 else "-",
-                     *([f"{pytorch['tokens_per_s']:,.0f}" + (" (filtered)" if pytorch["recipe"].endswith("_auto") else ""),
+                     *([f"{pytorch['tokens_per_s']:,.0f}{WAYS[pytorch['recipe'].partition('_')[2]]}",
                         f"{rate(ours) / pytorch['tokens_per_s']:.2f}x", f"{pytorch['peak_gib']:.2f}"] if pytorch else "---"),
                      f"{gib(ours):.2f}"])
     return table(["model", "batch x seq", "recipe", "precbench tokens/s", "over bf16", "PyTorch tokens/s", "precbench / PyTorch",

@@ -9,12 +9,14 @@
 #                                                           # and, if a step has several, its passes
 #   OUT=out/beside-experts tools/pytorch_baseline/bench_gpu_pytorch.sh moe-4b-a1b:2:4096 qwen3-30b-a3b/6:2:4096   # second one: 6 blocks
 #   OUT=out/blocks tools/pytorch_baseline/bench_gpu_pytorch.sh moe-4b-a1b/1:2:4096 moe-4b-a1b/5:2:4096            # isolates one block
+#   OUT=out/tensor TENSOR=2 tools/pytorch_baseline/bench_gpu_pytorch.sh 8b:1:8192        # two tensor-parallel GPUs
 #   OUT=out/families tools/pytorch_baseline/bench_gpu_pytorch.sh gemma-3-4b:1:4096 gpt-oss-20b/6:1:4096           # Transformers' models (configs/)
 #
 # Shapes of published results: 8b:1:8192:16 is Megatron's for tokens/s, 7b:16:1024:32 is llm.q's for
 # Qwen2.5 (524,288 tokens per step). $ROUTING selects expert routing on both sides, balanced or learned,
 # without auxiliary loss; Transformers' models always route by their router. $RECIPES are PyTorch's recipe
-# names; $TIME_LIMIT is the sampling time of a precbench case in seconds.
+# names, with the suffix _async for asynchronous tensor parallelism; $TIME_LIMIT is the sampling time of a
+# precbench case in seconds.
 #
 # Writes $OUT/records.jsonl and $OUT/pytorch.ndjson, and prints a table of both (tools/ci/readme_tables.py
 # --beside-pytorch $OUT prints it again). PyTorch's step is timed by the host around Python that launches
@@ -50,7 +52,9 @@ for config in tools/pytorch_baseline/configs/*.json; do
   models[$model]=$model
   ! grep -q experts "$config" || routing[$model]=learned
 done
+tensor=${TENSOR:-1}
 recipes=${RECIPES:-bf16 rowwise rowwise_auto tensorwise tensorwise_auto blockwise}
+[ "$tensor" = 1 ] || recipes=${RECIPES:-bf16 bf16_async tensorwise tensorwise_async}
 
 fields_of() {  # MODEL[/LAYERS]:BATCH:SEQ[:PASSES]
   IFS=: read -r size batch seq passes <<<"$1"
@@ -65,11 +69,12 @@ for shape in "$@"; do fields_of "$shape"; done
 
 mkdir -p "$out"
 exec 3>&1
-coproc pytorch { exec "$python" tools/pytorch_baseline/pytorch_step.py --routing "${ROUTING:-balanced}" - 2>&3; }
+coproc pytorch { exec "$python" tools/pytorch_baseline/pytorch_step.py --tensor "$tensor" --routing "${ROUTING:-balanced}" - 2>&3; }
 for shape in "$@"; do
   fields_of "$shape"
   passes=${passes:-1}
-  flags=()
+  flags=(--gpus "$tensor")
+  [ "$tensor" = 1 ] || flags+=(--tensor "$tensor")
   [ -z "${layers:-}" ] || flags+=(--layers "$layers")
   [ -z "${routing[$model]:-}" ] || flags+=(--routing "${routing[$model]}" --aux 0)
   for recipe in $recipes; do
@@ -80,8 +85,8 @@ for shape in "$@"; do
       tee -a "$out/pytorch.ndjson" <<<"$line"
     fi
     # Exit status 1: a case failed, which is recorded. Existing results are not measured again.
-    "$precbench" sweep --device cuda --model "${models[$model]}" --batch "$batch" --seq "$seq" --accumulation "$passes" --gpus 1 \
-      --recipe "${recipe%_auto}" --master bf16 --moments bf16 --grads bf16 --clip 0 --lr 1e-5 --seed 42 "${flags[@]}" \
+    "$precbench" sweep --device cuda --model "${models[$model]}" --batch "$batch" --seq "$seq" --accumulation "$passes" \
+      --recipe "${recipe%_*}" --master bf16 --moments bf16 --grads bf16 --clip 0 --lr 1e-5 --seed 42 "${flags[@]}" \
       --steps auto --time-limit "${TIME_LIMIT:-12}" --out "$out" || [ $? -eq 1 ]
   done
 done

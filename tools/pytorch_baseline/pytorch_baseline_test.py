@@ -6,12 +6,13 @@ Usage: tools/pytorch_baseline/pytorch_baseline_test.py [PRECBENCH, default build
 
 Skipped without torch or safetensors, as the program itself needs none.
 """
-import contextlib, dataclasses, json, os, pathlib, random, subprocess, sys, tempfile, time, unittest
+import argparse, contextlib, dataclasses, importlib.util, json, os, pathlib, random, subprocess, sys, tempfile, time, unittest
 from unittest import mock
 
 try:
     import torch
     from safetensors.torch import load_file
+    from torch.distributed.tensor import DTensor
 except ImportError as error:
     print(f"tools/pytorch_baseline/pytorch_baseline_test.py: skipped: {error}")
     sys.exit(0)
@@ -19,7 +20,8 @@ except ImportError as error:
 from pytorch_families import Family, family_names
 from pytorch_model import MODELS, Model, Shape, rope_angles
 import pytorch_step
-from pytorch_step import convert
+from pytorch_step import convert, join_ranks
+from pytorch_tensor import loss_parallel, parallelize
 
 PRECBENCH = pathlib.Path(__file__).resolve().parents[2] / "build/precbench"
 B, T = 2, 128
@@ -33,12 +35,14 @@ OLMOE_SHAPE = dataclasses.replace(QWEN_SHAPE, eps=1e-5, over_heads=True, normali
 # Qwen2.5's biases of q, k and v, initially 0.
 BIASED = dict(name="tiny-biased", layers=2, width=128, ffn=384, heads=4, kv_heads=2, head_dim=32, vocab=256, tied=True, qkv_bias=True)
 BIASED_SHAPE = Shape(2, 128, 384, 4, 2, 32, 256, True, qkv_bias=True)
+UNTIED = dict(BIASED, name="tiny-untied", tied=False, qkv_bias=False)
+UNTIED_SHAPE = dataclasses.replace(BIASED_SHAPE, tied=False, qkv_bias=False)
 # Relative limits for BF16 on both sides, which round in different places. Observed are 0.00001 and 0.018, and
 # 0.08 for gradients if some tokens go to other experts. Wrong steps deviate by 0.8 or more.
 LOSS, GRADIENT, FLIPPED = 4e-5, 0.03, 0.15
 LOSS_FP8, GRADIENT_FP8 = 4e-4, 0.2
-NAMES = {"wq": "self_attn.q_proj", "wk": "self_attn.k_proj", "wv": "self_attn.v_proj", "wo": "self_attn.o_proj",
-         "nq": "self_attn.q_norm", "nk": "self_attn.k_norm", "n1": "input_layernorm", "n2": "post_attention_layernorm",
+NAMES = {"attn.wq": "self_attn.q_proj", "attn.wk": "self_attn.k_proj", "attn.wv": "self_attn.v_proj", "attn.wo": "self_attn.o_proj",
+         "attn.nq": "self_attn.q_norm", "attn.nk": "self_attn.k_norm", "n1": "input_layernorm", "n2": "post_attention_layernorm",
          "ffn.w1": "mlp.gate_proj", "ffn.w3": "mlp.up_proj", "ffn.w2": "mlp.down_proj", "ffn.router": "mlp.gate"}
 
 
@@ -57,24 +61,29 @@ def as_pytorch(name, tensors, experts):
     return torch.stack([expert(e) for e in range(experts)])
 
 
-def our_step(folder, model, *flags):
+def our_step(model, *flags):
     """Returns initial weights, gradients and loss of precbench on the CPU (in bf16 or according to `flags`),
     and the text that it read."""
-    text = random.Random(3).randbytes(B * T + 1)
-    (folder / "text").write_bytes(bytes(32 + byte % 95 for byte in text))
-    command = [PRECBENCH, "run", "--model", model, "--device", "cpu", "--batch", B, "--seq", T, "--steps", 1,
-               "--clip", 0, "--data", folder / "text", "--save-init", folder / "init.safetensors", "--save-grads",
-               folder / "grads.safetensors", *flags]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    record = json.loads(done.stdout)
-    assert record["status"] == "ok", record["error"]
-    return (load_file(folder / "init.safetensors"), load_file(folder / "grads.safetensors"), record["training"]["loss"][0],
-            torch.tensor(list((folder / "text").read_bytes())))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        if isinstance(model, dict):
+            (folder / "model.json").write_text(json.dumps(model))
+            model = folder / "model.json"
+        text = random.Random(3).randbytes(B * T + 1)
+        (folder / "text").write_bytes(bytes(32 + byte % 95 for byte in text))
+        command = [PRECBENCH, "run", "--model", model, "--device", "cpu", "--batch", B, "--seq", T, "--steps", 1,
+                   "--clip", 0, "--data", folder / "text", "--save-init", folder / "init.safetensors", "--save-grads",
+                   folder / "grads.safetensors", *flags]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        record = json.loads(done.stdout)
+        assert record["status"] == "ok", record["error"]
+        return (load_file(folder / "init.safetensors"), load_file(folder / "grads.safetensors"), record["training"]["loss"][0],
+                torch.tensor(list((folder / "text").read_bytes())))
 
 
-def pytorch_gradients(shape, weights, words, change, device):
-    """Returns loss and gradients in BF16; `change` is applied to the model first."""
-    torch.set_default_dtype(torch.bfloat16)
+def pytorch_gradients(shape, weights, words, change, device, dtype=torch.bfloat16):
+    """Returns loss and gradients; `change` is applied to the model first."""
+    torch.set_default_dtype(dtype)
     model = Model(shape)
     torch.set_default_dtype(torch.float32)
     with torch.no_grad():
@@ -88,20 +97,52 @@ def pytorch_gradients(shape, weights, words, change, device):
     inputs = words[:-1].view(B, T), words[1:].view(B, T), *rope_angles(shape, T)
     loss = model(*(value.to(device) for value in inputs))
     loss.backward()
-    return loss.item(), {name.replace("_orig_mod.", ""): p.grad.float().cpu() for name, p in model.named_parameters()}
+    whole = lambda g: g.full_tensor() if isinstance(g, DTensor) else g
+    grads = {name.replace("_orig_mod.", ""): whole(p.grad).float().cpu() for name, p in model.named_parameters()}
+    return whole(loss).item(), grads
 
 
-def distance(shape, ours, words, weights, grads, change, device):
+def gather_bytes(op, args, kwargs=None):
+    """Gathers FP8 data as bytes, which gloo needs."""
+    x = args[0]
+    data = op(x._data.contiguous().view(torch.uint8), *args[1:], **kwargs or {}).view(x._data.dtype)
+    return type(x)(data, x._scale, x._orig_dtype, x._linear_mm_config, x._gemm_input_role)
+
+
+def tensor_rank(rank, folder, recipe, change, *step):
+    """One of two ranks that divide the step. Rank 0 saves its loss and the whole gradients."""
+    join_ranks(torch.device("cpu"), argparse.Namespace(rank=rank, tensor=2, store=f"{folder}/store"))
+    if recipe == "tensorwise":
+        from torchao.float8.float8_ops import FLOAT8_OPS_TABLE as ops
+        ops.update({op: gather_bytes for op in ops if "all_gather_into_tensor" in str(op)})
+
+    def divide(model):
+        if change:
+            change(model)
+        convert(model, recipe)
+        parallelize(model, "cpu", recipe)
+
+    shape, weights, words, dtype = step
+    with loss_parallel():
+        result = pytorch_gradients(shape, weights, words, divide, "cpu", dtype)
+    if rank == 0:
+        torch.save(result, f"{folder}/result")
+
+
+def divided_gradients(shape, weights, words, change=None, recipe="bf16", dtype=torch.bfloat16):
+    """Returns loss and gradients of two tensor-parallel ranks on the CPU, with `change` before the model is divided."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(tensor_rank, (folder, recipe, change, shape, weights, words, dtype), nprocs=2)
+        return torch.load(f"{folder}/result")
+
+
+def apart(theirs, loss, exact):
     """Returns the relative differences of the losses and of the worst gradient."""
-    loss, theirs = pytorch_gradients(shape, weights, words, change, device)
-    apart = []
-    for name, g in theirs.items():
-        exact = as_pytorch(name, grads, shape.experts)
-        apart.append(((g - exact).norm() / exact.norm()).item())
-    return abs(loss / ours - 1), max(apart)
+    worst = max(((g - exact(name)).norm() / exact(name).norm()).item() for name, g in theirs[1].items())
+    return abs(theirs[0] / loss - 1), worst
 
 
-BALANCED, LEARNED = ("--routing", "balanced", "--aux", 0), ("--aux", 0)
+BALANCED, LEARNED, TENSOR = ("--routing", "balanced", "--aux", 0), ("--aux", 0), ("--gpus", 2, "--tensor", 2)
 
 
 def learned(model):
@@ -132,22 +173,23 @@ def rowwise(model):
 
 
 def other_biases(model):
-    model.layers[1].wk.bias.data.fill_(0.5)
+    model.layers[1].attn.wk.bias.data.fill_(0.5)
+
+
+def other_heads(model):
+    """Swaps the ranks' halves of the first output projection."""
+    wo = model.layers[0].attn.wo.weight
+    wo.data = wo.data.roll(wo.shape[1] // 2, 1)
 
 
 def no_norm_of_keys(model):
-    model.layers[1].nk = torch.nn.Identity()
+    model.layers[1].attn.nk = torch.nn.Identity()
 
 
 class Step(unittest.TestCase):
-    def with_ours(self, model, shape, flags=(), change=None, device="cpu"):
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            if isinstance(model, dict):
-                (folder / "model.json").write_text(json.dumps(model))
-                model = folder / "model.json"
-            weights, grads, loss, words = our_step(folder, model, *flags)
-        return distance(shape, loss, words, weights, grads, change, device)
+    def with_ours(self, model, shape, flags=(), change=None, device="cpu", theirs=pytorch_gradients):
+        weights, grads, loss, words = our_step(model, *flags)
+        return apart(theirs(shape, weights, words, change, device), loss, lambda name: as_pytorch(name, grads, shape.experts))
 
     def expect_ours(self, *case, **more):
         loss, gradient = self.with_ours(*case, **more)
@@ -183,6 +225,36 @@ class Step(unittest.TestCase):
         for shape, change in (normalised, None), (OLMOE_SHAPE, no_norm_of_keys):
             _, gradient = self.with_ours(OLMOE, shape, BALANCED, change=change)
             self.assertGreater(gradient, FLIPPED, change)
+
+    def test_tensor_ranks(self):
+        divided = lambda shape, weights, words, change, _: divided_gradients(shape, weights, words, change)
+        self.expect_ours("tiny", MODELS["tiny"], TENSOR, theirs=divided)
+        self.expect_ours(UNTIED, UNTIED_SHAPE, TENSOR, theirs=divided)
+        _, gradient = self.with_ours(UNTIED, UNTIED_SHAPE, TENSOR, change=other_heads, theirs=divided)
+        self.assertGreater(gradient, FLIPPED)
+
+    @unittest.skipUnless(importlib.util.find_spec("torchao"), "needs torchao")
+    def test_tensor_ranks_in_tensorwise(self):
+        divided = lambda shape, weights, words, change, _: divided_gradients(shape, weights, words, change, "tensorwise")
+        loss, gradient = self.with_ours(UNTIED, UNTIED_SHAPE, (*TENSOR, "--recipe", "tensorwise", "--reduce-amax", "group"),
+                                        theirs=divided)
+        self.assertLess(loss, LOSS_FP8)
+        self.assertLess(gradient, GRADIENT_FP8)
+
+    def test_tensor_ranks_equal_one_rank(self):
+        """In FP32, and in emulated tensorwise, which has the scales of one rank: other sums move a few values to the next one
+        of FP8. Without biases, whose gradients torchao's tensor ranks sum from FP8."""
+        cases = [(BIASED, BIASED_SHAPE, other_biases, "fp32", 1e-5)]
+        if importlib.util.find_spec("torchao"):
+            cases.append((UNTIED, UNTIED_SHAPE, other_heads, "tensorwise", 0.02))
+        for model, shape, change, recipe, limit in cases:
+            weights, _, _, words = our_step(model)
+            change_one = lambda model: (change(model), convert(model, recipe))
+            loss, whole = pytorch_gradients(shape, weights, words, change_one, "cpu", torch.float32)
+            divided = divided_gradients(shape, weights, words, change, recipe, torch.float32)
+            self.assertEqual(sorted(divided[1]), sorted(whole))
+            for difference in apart(divided, loss, whole.get):
+                self.assertLess(difference, limit, recipe)
 
     @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
     def test_on_a_gpu(self):
@@ -224,7 +296,7 @@ class Apart(unittest.TestCase):
             path = pathlib.Path(folder) / "output"
             with path.open("w") as output, contextlib.redirect_stdout(output), \
                  mock.patch.object(pytorch_step, "attempt", lambda *_: body()):
-                pytorch_step.attempt_apart("1b:bf16:1:8", None, None)
+                pytorch_step.attempt_apart("1b:bf16:1:8", None, argparse.Namespace(tensor=1))
             return path.read_text()
 
     def test_its_line_waits_for_its_end(self):
@@ -234,6 +306,16 @@ class Apart(unittest.TestCase):
         begun = time.monotonic()
         self.assertEqual(self.line_of(slow), "line\n")
         self.assertGreater(time.monotonic() - begun, 0.5)
+
+    def test_ranks_print_one_line(self):
+        """Also where both ranks fail."""
+        step = [sys.executable, pytorch_step.__file__, "--device", "cpu", "--steps", "1", "--warmup", "1"]
+        cases = ["tiny:fp32:2:128", "tiny-moe:fp32:2:128"]
+        run = lambda *words: [json.loads(line) for line in subprocess.run(
+            [*step, *words], env={**os.environ, "TORCHDYNAMO_DISABLE": "1"}, capture_output=True, text=True).stdout.splitlines()]
+        (one,), (two, bad) = run(cases[0]), run("--tensor", "2", *cases)
+        self.assertEqual((two["gpus"], two["tensor"], two["loss"]), (2, 2, one["loss"]))
+        self.assertRegex(bad["error"], "--tensor divides the dense models")
 
     def test_what_ends_badly_has_one_line(self):
         def bad():

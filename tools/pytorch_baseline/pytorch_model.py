@@ -90,28 +90,35 @@ class Swiglu(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
-class Block(nn.Module):
+class Attention(nn.Module):
     def __init__(self, s):
         super().__init__()
         d, h, kv, hd = s.width, s.heads, s.kv_heads, s.head_dim
-        self.h, self.kv, self.hd = h, kv, hd
+        self.hd = hd
         lin = lambda heads: nn.Linear(d, heads * hd, bias=s.qkv_bias)
         self.wq, self.wk, self.wv, self.wo = lin(h), lin(kv), lin(kv), nn.Linear(h * hd, d, bias=False)
         self.over_heads = s.over_heads
         norm = lambda n: Norm(n * hd if s.over_heads else hd, s.eps) if s.qk_norm else nn.Identity()
         self.nq, self.nk = norm(h), norm(kv)
-        self.n1, self.n2 = Norm(d, s.eps), Norm(d, s.eps)
-        self.ffn = Experts(d, s.ffn, s.experts, s.top_k, s.normalise) if s.experts else Swiglu(d, s.ffn)
+
+    def forward(self, y, cos, sin):
+        B, T, _ = y.shape
+        heads = lambda t: t.view(B, T, -1, self.hd)  # of this rank
+        normed = lambda norm, t: heads(norm(t)) if self.over_heads else norm(heads(t))
+        q, k, v = normed(self.nq, self.wq(y)), normed(self.nk, self.wk(y)), heads(self.wv(y))
+        q, k = (rope(t.transpose(1, 2), cos, sin) for t in (q, k))
+        return self.wo(attention(q, k, v.transpose(1, 2)).transpose(1, 2).reshape(B, T, -1))
+
+
+class Block(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.attn = Attention(s)
+        self.n1, self.n2 = Norm(s.width, s.eps), Norm(s.width, s.eps)
+        self.ffn = Experts(s.width, s.ffn, s.experts, s.top_k, s.normalise) if s.experts else Swiglu(s.width, s.ffn)
 
     def forward(self, x, cos, sin):
-        B, T, _ = x.shape
-        y = self.n1(x)
-        heads = lambda t, n: t.view(B, T, n, self.hd)
-        normed = lambda norm, t, n: heads(norm(t), n) if self.over_heads else norm(heads(t, n))
-        q, k, v = normed(self.nq, self.wq(y), self.h), normed(self.nk, self.wk(y), self.kv), heads(self.wv(y), self.kv)
-        q, k = (rope(t.transpose(1, 2), cos, sin) for t in (q, k))
-        o = attention(q, k, v.transpose(1, 2))
-        x = x + self.wo(o.transpose(1, 2).reshape(B, T, -1))
+        x = x + self.attn(self.n1(x), cos, sin)
         return x + self.ffn(self.n2(x))
 
 
