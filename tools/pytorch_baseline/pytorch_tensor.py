@@ -21,9 +21,12 @@ def parallelize(model, device_type, recipe):
         column, row, gather = Float8ColwiseParallel, Float8RowwiseParallel, PrepareFloat8ModuleInput
     mesh = init_device_mesh(device_type, (dist.get_world_size(),))
     if how == "async":
+        import torch.distributed._functional_collectives as collectives
         from torch.distributed._symmetric_memory import enable_symm_mem_for_group
         torch._inductor.config._micro_pipeline_tp = True
         enable_symm_mem_for_group(mesh.get_group().group_name)
+        # At batch 1 the gather is a view, which Inductor does not fuse with its GEMMs (PyTorch 2.11).
+        collectives._maybe_view_chunk_cat = lambda x, ranks, dim: torch.cat(torch.chunk(x, ranks), dim)
     rows, whole = Shard(1), Replicate()
     block = {"n1": SequenceParallel(), "n2": SequenceParallel(),
              "attn": gather(input_layouts=(rows, None, None), desired_input_layouts=(whole, None, None)),
