@@ -131,6 +131,10 @@ std::vector<Field> make_fields() {
              kAxis, 1, "", when_set, kMaxRanks),
       number("context", kWork, "ranks", "context parallelism: ranks that share each sequence", &Case::context,
              kAxis, 1, "", when_set, kMaxRanks),
+      text(
+          "context_exchange", kWork,
+          "keys and values of context ranks: gathered, or passed around a ring for long sequences; auto: gather",
+          &Case::context_exchange, kAxis, when_used, {"auto", "gather", "ring"}),
       number("tensor", kWork, "ranks", "tensor parallelism with sequence parallelism", &Case::tensor, kAxis,
              1, "", predicted, kMaxRanks)
           .also("tp"),

@@ -58,7 +58,7 @@ struct Case {
   std::string keep_bf16;
   std::string switch_recipe;
   std::string recompute = "none";
-  std::string flow = "off", kept = "recipe", tensor_gather = "auto";
+  std::string flow = "off", kept = "recipe", tensor_gather = "auto", context_exchange = "auto";
 
   std::string routing = "learned";
   std::optional<double> capacity;  ///< none: no slot is dropped; written "auto"

@@ -46,6 +46,7 @@ TransformerOptions Plan::transformer(int rank) const {
   const ParallelDims& dims = parameters.parallel;
   options.context_ranks = dims.context;
   options.context_rank = dims.place_of(rank).context;
+  options.ring = fields.context_exchange == "ring";
   options.first_sequence = dims.batch_rank(rank) * B;
   options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {
     return recipe_of(*this, layer, role);

@@ -415,6 +415,9 @@ constexpr Rule kSupportRules[] = {
      "--reduce-amax {reduce_amax}: wgrad from the data of fprop ({recipe}) repeats fprop's cast of X with the amax of "
      "one rank; use off",
      repeats_cast_of_tensor},
+    {&Case::context_exchange,
+     "--context-exchange {context_exchange}: no ranks share a sequence; add --context N",
+     [](const Plan& p) { return p.fields.context == 1; }},
     {&Case::context, undivided_chunks},
     {&Case::context, undivided_blocks},
     {&Case::context, "--context: cuDNN attention takes whole sequences; use auto or own", on_cudnn},

@@ -37,7 +37,7 @@ const char* family_of(const OpCost& op, const AttentionSetting& setting, bool ho
   const bool ours = hopper && cuda::hopper_attention_takes(shape.head_dim);
   const bool own = setting.choice == Choice::own;
   if (setting.softcap) return ours ? kHopperKernel : kFlashKernel;
-  if (!shape.square()) return kHopperKernel;  // nothing else takes them
+  if (!shape.square() || setting.separate_keys) return kHopperKernel;  // nothing else takes them
   if (has_window(op)) return own ? kFlashKernel : kCudnnKernel;
   if (own) return ours ? kHopperKernel : kFlashKernel;
   const bool faster = op.name == kForwardOp ||
@@ -59,6 +59,7 @@ AttentionSetting attention_setting(const Plan& plan, bool has_cudnn) {
     setting.choice = Choice::cudnn;
   setting.deterministic = plan.deterministic;
   setting.softcap = plan.model.block.attention_softcap != 0;
+  setting.separate_keys = plan.fields.context > 1;
   return setting;
 }
 

@@ -23,6 +23,7 @@ struct AttentionSetting {
   Choice choice = Choice::automatic;  ///< `own` also without cuDNN
   bool deterministic = false;
   bool softcap = false;  ///< of the model's scores
+  bool separate_keys = false;  ///< of context ranks: keys are not in the rows of the queries
   bool operator==(const AttentionSetting&) const = default;
 };
 

@@ -56,6 +56,7 @@ TEST_CASE("attention_kernel: follows the table of kernels/cuda/attention/README.
     AttentionShape shared = long_one;  // a context rank's queries of keys of all ranks
     shared.T = 2048, shared.T_k = 8192, shared.offset = 6144;
     CHECK(kernel(shared, true) == "hopper");
+    CHECK(kernel(long_one, true, {.separate_keys = true}) == "hopper");  // its own chunk of them, in a ring
   }
   CHECK(kernel(square_shape(8192, 96), false) == "cudnn");
   AttentionShape latent = square_shape(8192, 192);

@@ -79,24 +79,36 @@ TEST_CASE("Rank: predicted memory of context ranks holds to the byte on every ra
                                                     {"tensorwise", "fsdp", "block"},
                                                     {"rowwise", "fsdp", "attention+ffn+norm"},
                                                     {"mxfp8", "fsdp", "none"}}) {
-    check_predicted_memory(plan_of({.recipe = recipe,
-                                    .ranks = 4,
-                                    .parallel = parallel,
-                                    .batch = 2,
-                                    .recompute = recompute,
-                                    .context = 2,
-                                    .seq = 128}));
+    for (const char* exchange : {"gather", "ring"})
+      check_predicted_memory(plan_of({.recipe = recipe,
+                                      .ranks = 4,
+                                      .parallel = parallel,
+                                      .batch = 2,
+                                      .recompute = recompute,
+                                      .context = 2,
+                                      .context_exchange = exchange,
+                                      .seq = 128}));
   }
+  check_predicted_memory(plan_of({.ranks = 4, .context = 4, .context_exchange = "ring", .seq = 128}));
 }
 
 TEST_CASE("Rank: context ranks divide the model FLOPs of a step", "[rank][context]") {
-  const Setup setup{.ranks = 4, .batch = 2, .context = 4, .seq = 64};
-  check_divided_flops(setup);
+  Setup setup{.ranks = 4, .batch = 2, .context = 4, .seq = 64};
+  for (const char* exchange : {"gather", "ring"}) {
+    setup.context_exchange = exchange;
+    check_divided_flops(setup);
+  }
   CHECK(plan_of(setup).tokens_per_micro_step() * 4 == plan_of(on_one_rank(setup)).tokens_per_micro_step());
 }
 
 TEST_CASE("Rank: a rank that fails in any exchange of a step over context ranks releases the others",
           "[rank][context]") {
-  check_failures_release(plan_of({.ranks = 4, .parallel = "fsdp", .batch = 1, .layers = 1, .context = 2}),
-                         10);
+  for (const char* exchange : {"gather", "ring"})
+    check_failures_release(plan_of({.ranks = 4,
+                                    .parallel = "fsdp",
+                                    .batch = 1,
+                                    .layers = 1,
+                                    .context = 2,
+                                    .context_exchange = exchange}),
+                           10);
 }

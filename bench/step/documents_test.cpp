@@ -141,7 +141,8 @@ TEST_CASE("Rank: an epoch of packed documents is a step on each of them alone", 
   const Trained whole = packed({.batch = 4});
   for (const Setup& setup :
        {Setup{.ranks = 2, .batch = 2}, Setup{.ranks = 2, .parallel = "fsdp", .batch = 1, .accumulation = 2},
-        Setup{.ranks = 2, .batch = 4, .context = 2}, Setup{.ranks = 4, .batch = 2, .context = 2}}) {
+        Setup{.ranks = 2, .batch = 4, .context = 2}, Setup{.ranks = 4, .batch = 2, .context = 2},
+        Setup{.ranks = 4, .batch = 4, .context = 4, .context_exchange = "ring"}}) {
     INFO(setup.ranks << " ranks, batch " << setup.batch << ", context " << setup.context);
     const Trained same = packed(setup);
     for (int i = 0; i < kSteps; ++i) CHECK(same.losses[i] == Approx(whole.losses[i]).epsilon(1e-4));

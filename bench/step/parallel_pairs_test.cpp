@@ -37,6 +37,7 @@ const std::vector<Use>& uses() {
       {"hsdp", [](Case& c) { c.parallel = "hsdp", c.shard_group = 2; }},
       {"context", [](Case& c) { c.context = 2; }},
       {"all ranks on one sequence", [](Case& c) { c.context = 4; }},
+      {"a ring of keys", [](Case& c) { c.context = 2, c.context_exchange = "ring"; }},
       {"tensor", [](Case& c) { c.tensor = 2; }},
       {"experts", [](Case& c) { c.model = kExperts, c.ep = 2; }},
       {"experts over slots", [](Case& c) { c.model = kExperts, c.ep = 4, c.exchange = "slots"; }},
@@ -74,6 +75,7 @@ Case on_one(Case c) {
   c.batch = c.gpus / (c.context * c.tensor);
   c.gpus = c.context = c.tensor = c.shard_group = c.ep = 1;
   c.parallel = "ddp", c.gather = "bf16", c.reshard = "on", c.exchange = "gather", c.reduce_amax = "off";
+  c.context_exchange = "auto";
   return c;
 }
 

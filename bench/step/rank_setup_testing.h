@@ -38,7 +38,7 @@ struct Setup {
   double aux = Case{}.aux;
   int ep = 1;
   int context = 1, tensor = 1;
-  std::string tensor_gather = "auto";
+  std::string context_exchange = "auto", tensor_gather = "auto";
   std::int64_t seq = 0;    ///< tokens per sequence; 0: the model's
   std::int64_t steps = 0;  ///< --steps; 0: auto
   std::string amax = "";   ///< --reduce-amax; empty: as reduce_amax says
@@ -67,6 +67,7 @@ inline Plan plan_of(const Setup& setup) {
   c.context = setup.context;
   c.tensor = setup.tensor;
   c.tensor_gather = setup.tensor_gather;
+  c.context_exchange = setup.context_exchange;
   c.steps = setup.steps;
   c.seq = setup.seq ? setup.seq : setup.whole_blocks ? 64 : 32;
   c.batch = setup.batch;

@@ -25,7 +25,7 @@ struct SharedSetting {
   bool graph = false, experts = false;
   std::string recompute = "none";
   int tensor = 1;
-  std::string tensor_gather = "auto";
+  std::string tensor_gather = "auto", context_exchange = "auto";
 };
 
 Plan plan_of_shared(const SharedSetting& setting) {
@@ -48,6 +48,7 @@ Plan plan_of_shared(const SharedSetting& setting) {
   if (setting.experts) c.ep = setting.ranks;
   c.parallel = setting.parallel;
   c.recompute = setting.recompute;
+  c.context_exchange = setting.context_exchange;
   c.reduce_amax = setting.ranks > 1 && setting.recipe != "bf16" ? "on" : "off";
   c.lr = 1e-3;
   return validate(c);
@@ -125,6 +126,35 @@ TEST_CASE("NCCL: two context ranks train like one GPU", "[gpu][comm][context]") 
       }
     }
   }
+}
+
+TEST_CASE("NCCL: context ranks that pass keys around a ring train like one GPU",
+          "[gpu][comm][context][ring]") {
+  const int gpus = gpus_or_skip();
+  if (!gpus || !supported()) return;
+  for (const int ranks : {2, 4})
+    for (const auto& [recipe, head_dim, batch] :
+         {std::tuple{"bf16", 128, 1}, {"bf16", 64, 3}, {"tensorwise", 256, 1}}) {
+      if (ranks > gpus) continue;
+      const SharedTrained one = train_sharing({.recipe = recipe, .head_dim = head_dim, .batch = batch});
+      std::vector<double> losses;
+      for (const bool graph : {false, true}) {
+        INFO(recipe << ", heads of " << head_dim << ", batch " << batch << ", " << ranks << " ranks"
+                    << (graph ? " in a graph" : ""));
+        const SharedTrained ring = train_sharing({.recipe = recipe,
+                                                  .parallel = "fsdp",
+                                                  .ranks = ranks,
+                                                  .context = ranks,
+                                                  .head_dim = head_dim,
+                                                  .batch = batch,
+                                                  .graph = graph,
+                                                  .recompute = graph ? "block" : "none",
+                                                  .context_exchange = "ring"});
+        check_alike(ring, one, std::string(recipe) != "bf16");
+        if (graph) CHECK(ring.losses == losses);
+        losses = ring.losses;
+      }
+    }
 }
 
 TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one GPU",

@@ -1,4 +1,4 @@
-// Attention sinks: a logit per head that takes part in a softmax which was computed without it.
+// Softmaxes that were computed without some of their logits: attention sinks, a logit per head, and parts of the keys.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace precbench {
 namespace {
 
-/// Returns log(exp(a) + exp(b)); a may be -infinity. FP64's log1p, rounded, does not depend on the C library's version.
+/// Returns log(exp(a) + exp(b)); one of them may be -infinity. FP64's log1p, rounded, does not depend on the C library's version.
 float log_sum_exp(float a, float b) {
   const float largest = std::max(a, b);
   return largest + static_cast<float>(std::log1p(static_cast<double>(std::exp(std::min(a, b) - largest))));
@@ -34,6 +34,23 @@ void CpuDevice::do_attention_sink(const ops::AttentionSink& op) {
       total = log_sum_exp(total, sinks[h]);
     }
     cpu::store(op.out, row * width, width, out);
+  });
+}
+
+void CpuDevice::do_merge_attention(const ops::MergeAttention& op) {
+  const AttentionShape& s = op.shape;
+  const std::int64_t H = s.heads, T = s.T, D = s.v_dim(), width = s.out_width();
+  const float* part_lse = op.part_lse.as<float>();
+  cpu::for_rows(threads_, s.tokens(), width, [&](std::int64_t row, float* buffer) {
+    const float* part = cpu::load(op.part, row * width, width, buffer);
+    float* out = op.out.as<float>() + row * width;
+    for (std::int64_t h = 0; h < H; ++h) {
+      const std::int64_t at = (row / T * H + h) * T + row % T;
+      float& total = op.lse.as<float>()[at];
+      const float kept = cpu::sigmoid(total - part_lse[at]), added = cpu::sigmoid(part_lse[at] - total);
+      for (std::int64_t i = h * D; i < (h + 1) * D; ++i) out[i] = multiply_add(added, part[i], kept * out[i]);
+      total = log_sum_exp(total, part_lse[at]);
+    }
   });
 }
 

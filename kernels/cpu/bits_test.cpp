@@ -26,6 +26,7 @@ const std::map<std::string, std::uint64_t> kHashes = {{"elementwise", 0x62ce6b55
                                                       {"attention and RoPE", 0x2a91ccb0f84ce40eu},
                                                       {"soft-capped attention", 0xe48bd507a540a224u},
                                                       {"attention sink", 0xaf2a40e61366b81u},
+                                                      {"merge attention", 0x84d9731981f3115eu},
                                                       {"latent heads", 0xd5ea24fae8039d0au},
                                                       {"bias and gate", 0x8a15b05b9bb492ccu},
                                                       {"SwiGLU", 0xd97832592e7f680du},

@@ -58,21 +58,27 @@ KeyRows key_rows(const Tensor& fused, const Tensor& own, const AttentionShape& s
   return {own, s, 0};
 }
 
-/// Returns the first keys of a sequence's queries; null without documents.
-const std::int32_t* first_keys_of(const DocumentMask& documents, const AttentionShape& s, std::int64_t b) {
-  return documents.empty() ? nullptr : documents.first_key.as<const std::int32_t>() + b * s.T;
-}
+/// First keys of a sequence's queries, counted from the first key that attention is given.
+struct FirstKeys {
+  const std::int32_t* in_sequence;  ///< null: 0 each
+  std::int64_t key_start;
+
+  FirstKeys(const DocumentMask& documents, const AttentionShape& s, std::int64_t b)
+      : in_sequence(documents.empty() ? nullptr : documents.first_key.as<const std::int32_t>() + b * s.T),
+        key_start(documents.key_start) {}
+
+  std::int64_t of(std::int64_t query) const { return in_sequence ? in_sequence[query] - key_start : 0; }
+};
 
 /// A run of queries and the keys visible to it, numbered from the first that any of its queries sees.
 struct QueryBlock {
   const AttentionShape& shape;
-  const std::int32_t* document_starts;
+  const FirstKeys document_starts;
   std::int64_t first, n;
   std::int64_t begin;  ///< number of keys before
   std::int64_t keys;   ///< up to the last that the last query sees
 
-  /// `first_keys`: of all queries of the sequence (DocumentMask); null: 0 each.
-  QueryBlock(const AttentionShape& s, std::int64_t first_query, const std::int32_t* first_keys)
+  QueryBlock(const AttentionShape& s, std::int64_t first_query, const FirstKeys& first_keys)
       : shape(s),
         document_starts(first_keys),
         first(first_query),
@@ -89,8 +95,8 @@ struct QueryBlock {
     return std::clamp<std::int64_t>(first + i + shape.offset + 1, 0, shape.keys());
   }
   std::int64_t start_of(std::int64_t i) const {
-    const std::int64_t document = document_starts ? document_starts[first + i] : 0;
-    if (shape.window == 0) return std::min(document, end_of(i));
+    const std::int64_t document = std::clamp<std::int64_t>(document_starts.of(first + i), 0, end_of(i));
+    if (shape.window == 0) return document;
     return std::clamp<std::int64_t>(first + i + shape.offset + 1 - shape.window, document, end_of(i));
   }
 };
@@ -188,7 +194,7 @@ void CpuDevice::do_attention(const ops::Attention& op) {
       load_head(q, op.qkv, b, T, h * D, D);
       float* lse_row = op.lse.as<float>() + (b * s.heads + h) * T;
       for (std::int64_t first = 0; first < T; first += kBlock) {
-        const QueryBlock block(s, first, first_keys_of(op.documents, s, b));
+        const QueryBlock block(s, first, FirstKeys(op.documents, s, b));
         if (block.keys == 0) std::fill_n(o + first * V, block.n * V, 0.0f);
         block_scores(p, q, k + block.begin * D, block, D);
         for (std::int64_t i = 0; i < block.n; ++i) {
@@ -224,7 +230,7 @@ void CpuDevice::do_attention_backward(const ops::AttentionBackward& op) {
       load_head(grad, op.dout, b, T, h * V, V);
       const float* lse_row = op.lse.as<float>() + (b * s.heads + h) * T;
       for (std::int64_t first = 0; first < T; first += kBlock) {
-        const QueryBlock block(s, first, first_keys_of(op.documents, s, b));
+        const QueryBlock block(s, first, FirstKeys(op.documents, s, b));
         const std::int64_t n = block.n, keys = block.keys, at = block.begin * D, at_v = block.begin * V;
         if (keys == 0) std::fill_n(dq + first * D, n * D, 0.0f);
         block_scores(p, q, k + at, block, D);

@@ -108,6 +108,7 @@ class CpuDevice final : public Device {
   // attention_sink.cpp
   void do_attention_sink(const ops::AttentionSink& op) override;
   void do_attention_sink_backward(const ops::AttentionSinkBackward& op) override;
+  void do_merge_attention(const ops::MergeAttention& op) override;
   // swiglu.cpp
   void do_swiglu(const ops::Swiglu& op) override;
   void do_swiglu_backward(const ops::SwigluBackward& op) override;

@@ -152,6 +152,13 @@ void attention_sink(Device& device, OpRun& run) {
   device.attention_sink_backward({run.changed(DType::f32, 1, s.heads), true, dout, out, lse, sink, s});
 }
 
+void merge_attention(Device& device, OpRun& run) {
+  const AttentionShape s{3, 65, 4, 2, 9};
+  const std::int64_t M = s.tokens();
+  device.merge_attention({run.changed(DType::f32, M, s.q_width()), run.changed(DType::f32, s.heads, M),
+                          run.input(DType::bf16, M, s.q_width()), run.input(DType::f32, s.heads, M), s});
+}
+
 void latent_heads(Device& device, OpRun& run) {
   AttentionShape s{3, 41, 3, 3, 22};
   s.value_dim = 13;
@@ -373,6 +380,7 @@ const std::vector<OpGroup>& every_op() {
                                               {"attention and RoPE", attention},
                                               {"soft-capped attention", capped_attention},
                                               {"attention sink", attention_sink},
+                                              {"merge attention", merge_attention},
                                               {"latent heads", latent_heads},
                                               {"bias and gate", bias},
                                               {"SwiGLU", swiglu},

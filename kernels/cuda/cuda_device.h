@@ -175,6 +175,7 @@ class CudaDevice final : public Device {
   // attention_sink.cu
   void do_attention_sink(const ops::AttentionSink& op) override;
   void do_attention_sink_backward(const ops::AttentionSinkBackward& op) override;
+  void do_merge_attention(const ops::MergeAttention& op) override;
   // swiglu.cu
   void do_swiglu(const ops::Swiglu& op) override;
   void do_swiglu_backward(const ops::SwigluBackward& op) override;

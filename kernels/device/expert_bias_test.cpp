@@ -95,6 +95,39 @@ PRECBENCH_OP_TEST(routed_bias_on, "add_routed_bias and routed_bias_backward") {
   }
 }
 
+PRECBENCH_OP_TEST(merge_attention_on, "merge_attention") {
+  for (const AttentionShape& shape :
+       {AttentionShape{.B = 2, .T = 37, .heads = 4, .kv_heads = 2, .head_dim = 16},
+        AttentionShape{.B = 1, .T = 200, .heads = 5, .kv_heads = 1, .head_dim = 96},
+        AttentionShape{.B = 3, .T = 65, .heads = 32, .kv_heads = 8, .head_dim = 128}}) {
+    INFO(shape.heads << " heads of " << shape.head_dim);
+    b.start();
+    HostMemory& host = b.host();
+    const std::int64_t M = shape.tokens(), H = shape.heads, T = shape.T, D = shape.head_dim;
+    const Tensor out = host.random(DType::f32, M, H * D, 1.0f), lse = host.random(DType::f32, H, M, 3.0f),
+                 part = host.random(DType::bf16, M, H * D, 1.0f),
+                 part_lse = host.random(DType::f32, H, M, 3.0f);
+    part_lse.as<float>()[0] = -INFINITY;  // a query that sees none of these keys
+    part_lse.as<float>()[1] = 80, part_lse.as<float>()[2] = -80;
+    const Tensor new_out = b.put(out), new_lse = b.put(lse);
+    b.device().merge_attention({new_out, new_lse, b.put(part), b.put(part_lse), shape});
+    const Tensor got_out = b.fetch(new_out), got_lse = b.fetch(new_lse);
+    for (std::int64_t row = 0; row < M; ++row)
+      for (std::int64_t h = 0; h < H; ++h) {
+        const std::int64_t at = (row / T * H + h) * T + row % T;
+        const double kept = lse.as<float>()[at], added = part_lse.as<float>()[at];
+        const double largest = std::max(kept, added);
+        const double total = largest + std::log1p(std::exp(std::min(kept, added) - largest));
+        REQUIRE(std::fabs(value_at(got_lse, at) - total) <= 0x1p-21 * (std::fabs(total) + 1));
+        for (std::int64_t i = row * H * D + h * D; i < row * H * D + (h + 1) * D; ++i) {
+          const double x = std::exp(kept - total) * value_at(out, i),
+                       y = std::exp(added - total) * value_at(part, i);
+          REQUIRE(std::fabs(value_at(got_out, i) - x - y) <= 0x1p-18 * (std::fabs(x) + std::fabs(y)) + 1e-36);
+        }
+      }
+  }
+}
+
 PRECBENCH_OP_TEST(attention_sink_on, "attention_sink and attention_sink_backward") {
   for (const AttentionShape& shape :
        {AttentionShape{.B = 2, .T = 37, .heads = 4, .kv_heads = 2, .head_dim = 16},

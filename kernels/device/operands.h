@@ -95,6 +95,8 @@ struct DocumentMask {
   /// i32 [M]: the first key that each query sees, counted in its sequence. Ascends within a sequence and is at most the
   /// query's own position. Empty: all sequences are one document.
   Tensor first_key = {};
+  /// Place in its sequence of the first key that attention is given.
+  std::int64_t key_start = 0;
   /// Number of pairs of a query and a key within documents, relative to those of the shape alone. For costs only.
   double visible = 1;
 

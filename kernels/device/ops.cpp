@@ -277,6 +277,12 @@ OpCost AttentionSink::cost() const {
       of("attention_sink", OpClass::norm_elementwise, 2 * (bytes(out) + bytes(lse)) + bytes(sink)), out);
 }
 
+OpCost MergeAttention::cost() const {
+  return shaped_as(of("merge_attention", OpClass::norm_elementwise,
+                      2 * (bytes(out) + bytes(lse)) + bytes(part) + bytes(part_lse)),
+                   out);
+}
+
 OpCost AttentionSinkBackward::cost() const {
   return shaped_as(of("attention_sink_backward", OpClass::norm_elementwise,
                       bytes(dout) + bytes(out) + bytes(lse) + bytes(sink) + updated_bytes(dsink, accumulate)),

@@ -377,6 +377,17 @@ struct AttentionSink {
   OpCost cost() const;
 };
 
+/// Merges attention over one part of the keys into that over others: each has its share of
+/// exp(new_lse) = exp(lse) + exp(part_lse). A row that sees no key of the part stays; `lse` is finite.
+struct MergeAttention {
+  Tensor out;   ///< f32 [M, out_width]; changed in place
+  Tensor lse;   ///< f32, as in Attention; changed in place
+  Tensor part;  ///< [M, out_width]: over the other keys
+  Tensor part_lse;
+  AttentionShape shape;
+  OpCost cost() const;
+};
+
 /// dsink = or += - the sum over a head's queries of exp(sink - lse) * dot(dout, out), in a fixed order.
 struct AttentionSinkBackward {
   Tensor dsink;  ///< [1, heads], f32 or bf16
@@ -544,6 +555,7 @@ struct QuantizationError {
   OP(AttentionBackward, attention_backward)          \
   OP(AttentionSink, attention_sink)                  \
   OP(AttentionSinkBackward, attention_sink_backward) \
+  OP(MergeAttention, merge_attention)                \
   OP(Swiglu, swiglu)                                 \
   OP(SwigluBackward, swiglu_backward)                \
   OP(Activate, activate)                             \

@@ -49,6 +49,7 @@ struct StepSetup {
   double capacity = 0;            ///< MoE capacity factor
   float balance = 0, z_loss = 0;  ///< coefficients of the router losses
   ParallelDims parallel = {};     ///< B sequences on each rank, or on each group of context and tensor ranks
+  bool ring = false;              ///< TransformerOptions::ring
   int expert_ranks = 1;
   ExchangeOptions exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
@@ -225,6 +226,7 @@ class TrialStep {
     options.T = setup_.T;
     options.context_ranks = setup_.parallel.context;
     options.context_rank = setup_.parallel.place_of(comm_->rank()).context;
+    options.ring = setup_.ring;
     options.first_sequence = setup_.parallel.batch_rank(comm_->rank()) * setup_.B;
     options.recipe_of = [this](std::int64_t, LinearRole role) -> const Recipe& {
       if (role == LinearRole::head) return setup_.head;

@@ -214,7 +214,7 @@ bool only_where_used(const std::string& case_field) {
                                                    "tensor",        "tensor_gather",
                                                    "pipeline",      "virtual_stages",
                                                    "micro_batches", "shard_optimizer",
-                                                   "overlap"};
+                                                   "overlap",       "context_exchange"};
   return kWhereUsed.contains(case_field);
 }
 

@@ -1,5 +1,6 @@
-// Attention sinks, whatever implementation of attention computed the rest: a pass over its output, and a sum over tokens
-// for their gradient. Bytes per element of the output: 2 read and 2 written; backward 4 read.
+// Attention sinks and merges of attention over parts of the keys, whatever implementation of attention computed the rest:
+// a pass over its output, and a sum over tokens for the sinks' gradient. Bytes per element of the output: sinks 2 read and 2
+// written, backward 4 read; merges 6 read and 4 written.
 #include <algorithm>
 #include <bit>
 
@@ -22,6 +23,12 @@ struct SinkArgs {
   int heads, head_dim;
 };
 
+/// Returns log(exp(a) + exp(b)); one of them may be -infinity.
+__device__ inline float log_sum_exp(float a, float b) {
+  const float largest = fmaxf(a, b);
+  return largest + log1pf(expf(fminf(a, b) - largest));
+}
+
 /// One block per token. Its threads have read all logarithms before some change them.
 __global__ void __launch_bounds__(kSinkThreads) attention_sink_kernel(const SinkArgs a) {
   wait_for_work_before();
@@ -39,10 +46,39 @@ __global__ void __launch_bounds__(kSinkThreads) attention_sink_kernel(const Sink
   }
   __syncthreads();
   for (int head = threadIdx.x; head < a.heads; head += kSinkThreads) {
-    const float of_keys = lse[head * a.T], sink = to_float(a.sinks[head]);
-    const float largest = fmaxf(of_keys, sink);
-    lse[head * a.T] = largest + log1pf(expf(fminf(of_keys, sink) - largest));
+    lse[head * a.T] = log_sum_exp(lse[head * a.T], to_float(a.sinks[head]));
   }
+}
+
+struct MergeArgs {
+  float *out, *lse;
+  const std::uint16_t* part;
+  const float* part_lse;
+  std::int64_t T;
+  int heads, head_dim;
+};
+
+/// One block per token. Its threads have read all logarithms before some change them.
+__global__ void __launch_bounds__(kSinkThreads) merge_attention_kernel(const MergeArgs a) {
+  wait_for_work_before();
+  const std::int64_t row = blockIdx.x, logarithms = row / a.T * a.heads * a.T + row % a.T;
+  const int width = a.heads * a.head_dim;
+  float* const lse = a.lse + logarithms;
+  const float* const part_lse = a.part_lse + logarithms;
+  for (int col = threadIdx.x * 8; col < width; col += kSinkThreads * 8) {
+    const std::int64_t head = col / a.head_dim;
+    const float above = part_lse[head * a.T] - lse[head * a.T];
+    const float kept = 1.0f / (1.0f + expf(above)), added = 1.0f / (1.0f + expf(-above));
+    float part[8], out[8];
+    load_vector(part, a.part + row * width + col);
+    load_vector(out, a.out + row * width + col);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) out[j] = fmaf(added, part[j], kept * out[j]);
+    store_vector(a.out + row * width + col, out);
+  }
+  __syncthreads();
+  for (int head = threadIdx.x; head < a.heads; head += kSinkThreads)
+    lse[head * a.T] = log_sum_exp(lse[head * a.T], part_lse[head * a.T]);
 }
 
 struct SinkBackwardArgs {
@@ -94,6 +130,17 @@ void CudaDevice::do_attention_sink(const ops::AttentionSink& op) {
       {op.out.as<std::uint16_t>(), op.lse.as<float>(), op.sink.as<std::uint16_t>(), op.shape.T,
        static_cast<int>(op.shape.heads), static_cast<int>(op.shape.head_dim)});
   launched("attention_sink");
+}
+
+void CudaDevice::do_merge_attention(const ops::MergeAttention& op) {
+  using namespace cuda;
+  if (op.shape.v_dim() % 8 != 0 || op.part.dtype != DType::bf16)
+    throw Unsupported(
+        "merge_attention: the CUDA device takes BF16 parts in heads of a multiple of 8 elements");
+  merge_attention_kernel<<<static_cast<unsigned>(op.shape.tokens()), kSinkThreads, 0, stream()>>>(
+      {op.out.as<float>(), op.lse.as<float>(), op.part.as<std::uint16_t>(), op.part_lse.as<float>(),
+       op.shape.T, static_cast<int>(op.shape.heads), static_cast<int>(op.shape.v_dim())});
+  launched("merge_attention");
 }
 
 void CudaDevice::do_attention_sink_backward(const ops::AttentionSinkBackward& op) {

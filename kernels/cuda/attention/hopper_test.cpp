@@ -53,6 +53,7 @@ std::vector<AttentionShape> shapes(std::int64_t D, float softcap = 0) {
   list.push_back({2, 100, 4, 2, D, 333, 155});
   list.push_back({2, 190, 4, 2, D, 140, -70});
   list.push_back({1, 150, 4, 4, D, 70, 37});
+  list.push_back({2, 200, 4, 2, D, 200, 200});  // a chunk of ring attention before the queries
   for (AttentionShape& shape : list) shape.softcap = softcap;
   return list;
 }

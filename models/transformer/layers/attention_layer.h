@@ -54,6 +54,11 @@ class AttentionLayer {
   void attend_backward(std::int64_t layer, const Tensor& dqkv, const Tensor& dout,
                        const AttentionSaved& saved, const Tensor& qkv, const BlockWeights& w,
                        const BlockTensors& g) const;
+  /// The same with one rank's keys and values at a time (ring_attention.cpp), and without sinks. attend_ring() writes
+  /// the value of `out`.
+  void attend_ring(std::int64_t layer, const Tensor& out, const Tensor& lse, const Tensor& qkv) const;
+  void attend_ring_backward(std::int64_t layer, const Tensor& dqkv, const Tensor& dout,
+                            const AttentionSaved& saved, const Tensor& qkv) const;
   /// Returns the keys and values of whole sequences, [B * T, kv_width], from this rank's rows.
   Tensor gather_keys(const Tensor& qkv) const;
   /// Adds up the ranks' gradients of keys and values, [B * T, kv_width], and puts this rank's rows into dqkv.

@@ -1,38 +1,12 @@
 // Attention over sequences that several ranks share (context parallelism). A rank has the queries of two
 // chunks of every sequence, an early and a late one (sequence_part.h). It gathers the keys and values of all
 // ranks and runs one attention for either half; keys behind the diagonal are skipped. Backward gathers again,
-// and the ranks' gradients of keys and values are added up where the keys are.
+// and the ranks' gradients of keys and values are added up where the keys are. With TransformerOptions::ring
+// ring_attention.cpp does this without a gather.
 #include "models/transformer/layers/attention_layer.h"
+#include "models/transformer/layers/query_half.h"
 
 namespace precbench {
-namespace {
-
-/// The rows of one half of a rank's queries.
-struct Half {
-  AttentionShape shape;  // of any half
-  int number;
-  std::int64_t start;  // position of its first query
-
-  Tensor rows_of(const Tensor& x) const { return x.slice_rows(number * shape.tokens(), shape.tokens()); }
-  Tensor lse_of(const Tensor& lse) const {
-    const std::int64_t size = shape.heads * shape.tokens();
-    return lse.elements(number * size, size).reshape(shape.heads, shape.tokens());
-  }
-  AttentionShape attention() const {
-    AttentionShape placed = shape;
-    placed.offset = start;
-    return placed;
-  }
-  DocumentMask documents(const StepContext& step) const {
-    return step.documents_of(shape, number * shape.tokens(), shape.tokens());
-  }
-};
-
-Half half_of(const StepContext& step, std::int64_t layer, int number) {
-  return {step.attention_shape_of(layer), number, step.sequence.start(number)};
-}
-
-}  // namespace
 
 Tensor AttentionLayer::gather_keys(const Tensor& qkv) const {
   const AttentionShape& shape = step_.attention_shape;
@@ -66,18 +40,21 @@ void AttentionLayer::attend(std::int64_t layer, QuantizedTensor& out, const Tens
     step_.device.attention_sink({out.value, lse, w.sinks, shape});
     return step_.device.quantize({out});
   }
+  const bool ring = step_.options.ring;
   const Scope scope(step_.arena);
-  const Tensor kv = gather_keys(qkv);
+  if (ring) attend_ring(layer, out.value, lse, qkv);
+  const Tensor kv = ring ? Tensor{} : gather_keys(qkv);
   for (int number = 0; number < step_.sequence.halves(); ++number) {
-    const Half half = half_of(step_, layer, number);
-    step_.device.attention({.out = {.value = half.rows_of(out.value)},
-                            .lse = half.lse_of(lse),
-                            .qkv = half.rows_of(qkv),
-                            .shape = half.attention(),
-                            .kv = kv,
-                            .documents = half.documents(step_)});
+    const QueryHalf half(step_, layer, number);
+    if (!ring)
+      step_.device.attention({.out = {.value = half.rows_of(out.value)},
+                              .lse = half.lse_of(lse),
+                              .qkv = half.rows_of(qkv),
+                              .shape = half.placed(),
+                              .kv = kv,
+                              .documents = half.documents()});
     if (sinks)
-      step_.device.attention_sink({half.rows_of(out.value), half.lse_of(lse), w.sinks, half.attention()});
+      step_.device.attention_sink({half.rows_of(out.value), half.lse_of(lse), w.sinks, half.placed()});
   }
   step_.device.quantize({out});
 }
@@ -99,24 +76,28 @@ void AttentionLayer::attend_backward(std::int64_t layer, const Tensor& dqkv, con
                                             .shape = shape,
                                             .documents = step_.documents_of(shape, 0, step_.M)});
   }
+  if (!w.sinks.empty())
+    for (int number = 0; number < step_.sequence.halves(); ++number) {
+      const QueryHalf half(step_, layer, number);
+      step_.device.attention_sink_backward({g.sinks, accumulates || number > 0, half.rows_of(dout),
+                                            half.rows_of(saved.attention), half.lse_of(saved.lse), w.sinks,
+                                            half.placed()});
+    }
+  if (step_.options.ring) return attend_ring_backward(layer, dqkv, dout, saved, qkv);
   const Scope scope(step_.arena);
   const Tensor kv = gather_keys(qkv);
   const Tensor dkv = step_.push(kv.dtype, kv.rows, kv.cols), early = step_.push(kv.dtype, kv.rows, kv.cols);
   for (int number = 0; number < step_.sequence.halves(); ++number) {
-    const Half half = half_of(step_, layer, number);
-    if (!w.sinks.empty())
-      step_.device.attention_sink_backward({g.sinks, accumulates || number > 0, half.rows_of(dout),
-                                            half.rows_of(saved.attention), half.lse_of(saved.lse), w.sinks,
-                                            half.attention()});
+    const QueryHalf half(step_, layer, number);
     step_.device.attention_backward({.dqkv = half.rows_of(dqkv),
                                      .dout = half.rows_of(dout),
                                      .out = half.rows_of(saved.attention),
                                      .lse = half.lse_of(saved.lse),
                                      .qkv = half.rows_of(qkv),
-                                     .shape = half.attention(),
+                                     .shape = half.placed(),
                                      .kv = kv,
                                      .dkv = number == 0 ? early : dkv,
-                                     .documents = half.documents(step_)});
+                                     .documents = half.documents()});
   }
   step_.device.add({dkv, early});
   scatter_keys(dqkv, dkv, early);

@@ -82,8 +82,8 @@ AttentionShape StepContext::attention_shape_of(std::int64_t layer) const {
 DocumentMask StepContext::documents_of(const AttentionShape& shape, std::int64_t first,
                                        std::int64_t rows) const {
   if (first_key.empty()) return {};
-  return {first_key.slice_rows(first, rows),
-          options.packed ? options.packed->visible(options.T, shape.window) : 1};
+  return {.first_key = first_key.slice_rows(first, rows),
+          .visible = options.packed ? options.packed->visible(options.T, shape.window) : 1};
 }
 
 void StepContext::scale(const Tensor& x, double factor) const {

@@ -42,6 +42,7 @@ struct TransformerOptions {
   std::int64_t B = 1, T = 128;  ///< sequences of one micro-step on one rank; tokens of a whole sequence
   int context_ranks = 1;        ///< ranks that share these sequences
   int context_rank = 0;         ///< this rank's number among them
+  bool ring = false;            ///< they pass keys and values around a ring; false: each gathers all of them
   /// Returns the recipe of a linear layer, which must outlive the transformer. `layer`: the block, or
   /// config.layers for lm_head; `role`: a role that selects a recipe (recipe_role). All quantized down layers
   /// must share one recipe. If q, k or v is quantized, qkv is not, and the three run as separate GEMMs.
