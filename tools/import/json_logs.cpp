@@ -177,7 +177,8 @@ class BaselineReader : public LogReader {
         *gpus > kMost)
       return LineKind::other;
     const std::int64_t passes = count_at(json, "accumulation").value_or(1);
-    if (passes > kMost ||
+    const std::int64_t tensor = count_at(json, "tensor").value_or(1);  // ranks that share sequences
+    if (passes > kMost || tensor < 1 || *gpus % tensor != 0 ||
         static_cast<double>(*batch) * static_cast<double>(*gpus) * static_cast<double>(passes) > 0x1p40)
       return LineKind::other;
     runs.end_run();
@@ -188,7 +189,7 @@ class BaselineReader : public LogReader {
     facts.version = word_at(json, "torch");
     facts.created = word_at(json, "created");
     facts.seq = seq, facts.local_batch = batch, facts.gpus = gpus;
-    const std::int64_t global_batch = *batch * *gpus * passes;
+    const std::int64_t global_batch = *batch * (*gpus / tensor) * passes;
     facts.global_batch = global_batch;
     // Its tokens/s are of the better of the median step and of the mean of a run, both after warm-up.
     const double step_tokens = static_cast<double>(global_batch) * static_cast<double>(*seq);

@@ -265,9 +265,12 @@ TEST_CASE("read_log: our PyTorch baseline's lines are a run each", "[import]") {
       "\n"
       R"({"model": "8b", "recipe": "tensorwise", "gpus": 4, "batch": 1, "seq": 4096, "accumulation": 2, "median_ms": 371.0, "run_ms": 380.0, )"
       R"("tokens_per_s": 44162, "peak_gib": 45.0, "created": "2026-02-01T02:01:00Z", "torch": "2.11.0", "gpu": "NVIDIA H200"})"
+      "\n"
+      R"({"model": "8b", "recipe": "bf16", "gpus": 2, "batch": 1, "seq": 8192, "run_ms": 380.0, "tokens_per_s": 21000, "tensor": 2})"
       "\n");
   REQUIRE(format_of(log) == "pytorch-baseline");
-  REQUIRE(log.runs.size() == 2);
+  REQUIRE(log.runs.size() == 3);
+  CHECK(log.runs[2].facts.global_batch == 1);  // two tensor-parallel ranks share a sequence
   CHECK(log.runs[1].facts.recipe == "tensorwise");
   CHECK(log.runs[1].whole->seconds == Approx(2 * 4 * 4096 / 44162.0));
   CHECK(log.runs[1].facts.global_batch == 8);
