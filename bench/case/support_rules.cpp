@@ -49,8 +49,12 @@ Why undivided_blocks(const Plan& plan) {
 /// Checks attention over keys of other ranks on a GPU.
 Why unshared_attention(const Plan& plan) {
   if (!plan.on_gpu) return std::nullopt;
+  const bool ring = plan.fields.context_exchange == "ring";
+  const bool without_cudnn = plan.model.block.attention_softcap != 0 || plan.fields.attention == "own";
   if (auto why = shared_sequences_unsupported_reason(plan.fields.device, plan.model.head_dim))
-    return fmt::format("--context: {}", *why);
+    if (without_cudnn || !ring)
+      return fmt::format("--context: {}{}", *why,
+                         without_cudnn ? "" : "; cuDNN has it for --context-exchange ring");
   if (const std::int64_t window = plan.model.sliding_window; window > 0 && window < plan.T)
     return fmt::format(
         "--context: the cuda device has no kernel for a window ({} tokens) in shared sequences", window);
@@ -420,7 +424,9 @@ constexpr Rule kSupportRules[] = {
      [](const Plan& p) { return p.fields.context == 1; }},
     {&Case::context, undivided_chunks},
     {&Case::context, undivided_blocks},
-    {&Case::context, "--context: cuDNN attention takes whole sequences; use auto or own", on_cudnn},
+    {&Case::context,
+     "--context: cuDNN attention takes whole sequences; use auto or own, or --context-exchange ring",
+     [](const Plan& p) { return on_cudnn(p) && p.fields.context_exchange != "ring"; }},
     {&Case::context,
      "--context: the cuda device has no kernel for latent attention (MLA) in shared sequences",
      [](const Plan& p) { return p.on_gpu && on_latent(p); }},

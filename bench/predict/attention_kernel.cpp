@@ -37,7 +37,10 @@ const char* family_of(const OpCost& op, const AttentionSetting& setting, bool ho
   const bool ours = hopper && cuda::hopper_attention_takes(shape.head_dim);
   const bool own = setting.choice == Choice::own;
   if (setting.softcap) return ours ? kHopperKernel : kFlashKernel;
-  if (!shape.square() || setting.separate_keys) return kHopperKernel;  // nothing else takes them
+  const bool whole_sequences = shape.keys() != shape.T;  // nothing else takes their keys
+  if (whole_sequences || (setting.separate_keys && ours && setting.choice != Choice::cudnn))
+    return kHopperKernel;
+  if (setting.separate_keys) return kCudnnKernel;
   if (has_window(op)) return own ? kFlashKernel : kCudnnKernel;
   if (own) return ours ? kHopperKernel : kFlashKernel;
   const bool faster = op.name == kForwardOp ||

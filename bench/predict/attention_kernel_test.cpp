@@ -56,7 +56,12 @@ TEST_CASE("attention_kernel: follows the table of kernels/cuda/attention/README.
     AttentionShape shared = long_one;  // a context rank's queries of keys of all ranks
     shared.T = 2048, shared.T_k = 8192, shared.offset = 6144;
     CHECK(kernel(shared, true) == "hopper");
-    CHECK(kernel(long_one, true, {.separate_keys = true}) == "hopper");  // its own chunk of them, in a ring
+    shared.T = shared.T_k, shared.offset = shared.T;  // in a ring: all of a chunk, or its own causally
+    for (const AttentionShape& chunk : {shared, long_one}) {
+      CHECK(kernel(chunk, true, {.separate_keys = true}) == "hopper");
+      CHECK(kernel(chunk, true, {.choice = Choice::cudnn, .separate_keys = true}) == "cudnn");
+      CHECK(kernel(chunk, true, {.separate_keys = true}, false) == "cudnn");
+    }
   }
   CHECK(kernel(square_shape(8192, 96), false) == "cudnn");
   AttentionShape latent = square_shape(8192, 192);

@@ -25,7 +25,7 @@ struct SharedSetting {
   bool graph = false, experts = false;
   std::string recompute = "none";
   int tensor = 1;
-  std::string tensor_gather = "auto", context_exchange = "auto";
+  std::string tensor_gather = "auto", context_exchange = "auto", attention = "auto";
 };
 
 Plan plan_of_shared(const SharedSetting& setting) {
@@ -49,6 +49,7 @@ Plan plan_of_shared(const SharedSetting& setting) {
   c.parallel = setting.parallel;
   c.recompute = setting.recompute;
   c.context_exchange = setting.context_exchange;
+  c.attention = setting.attention;
   c.reduce_amax = setting.ranks > 1 && setting.recipe != "bf16" ? "on" : "off";
   c.lr = 1e-3;
   return validate(c);
@@ -133,14 +134,17 @@ TEST_CASE("NCCL: context ranks that pass keys around a ring train like one GPU",
   const int gpus = gpus_or_skip();
   if (!gpus || !supported()) return;
   for (const int ranks : {2, 4})
-    for (const auto& [recipe, head_dim, batch] :
-         {std::tuple{"bf16", 128, 1}, {"bf16", 64, 3}, {"tensorwise", 256, 1}}) {
+    for (const auto& [recipe, head_dim, batch, attention] : {std::tuple{"bf16", 128, 1, "auto"},
+                                                             {"bf16", 64, 3, "auto"},
+                                                             {"tensorwise", 256, 1, "auto"},
+                                                             {"bf16", 128, 2, "cudnn"},
+                                                             {"bf16", 64, 1, "cudnn"}}) {
       if (ranks > gpus) continue;
       const SharedTrained one = train_sharing({.recipe = recipe, .head_dim = head_dim, .batch = batch});
       std::vector<double> losses;
       for (const bool graph : {false, true}) {
-        INFO(recipe << ", heads of " << head_dim << ", batch " << batch << ", " << ranks << " ranks"
-                    << (graph ? " in a graph" : ""));
+        INFO(recipe << ", heads of " << head_dim << ", batch " << batch << ", " << ranks
+                    << " ranks, attention " << attention << (graph ? " in a graph" : ""));
         const SharedTrained ring = train_sharing({.recipe = recipe,
                                                   .parallel = "fsdp",
                                                   .ranks = ranks,
@@ -149,9 +153,11 @@ TEST_CASE("NCCL: context ranks that pass keys around a ring train like one GPU",
                                                   .batch = batch,
                                                   .graph = graph,
                                                   .recompute = graph ? "block" : "none",
-                                                  .context_exchange = "ring"});
+                                                  .context_exchange = "ring",
+                                                  .attention = attention});
         check_alike(ring, one, std::string(recipe) != "bf16");
-        if (graph) CHECK(ring.losses == losses);
+        // cuDNN adds up gradients of queries in any order.
+        if (graph && std::string(attention) == "auto") CHECK(ring.losses == losses);
         losses = ring.losses;
       }
     }

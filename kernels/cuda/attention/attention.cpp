@@ -63,8 +63,14 @@ namespace {
 constexpr std::int64_t kDeterministicWorkspace = std::int64_t{1} << 30;
 constexpr std::int64_t kNoLimit = INT64_MAX;
 
-/// Returns why implementations that need fused rows and square attention do not support an op; empty: they
-/// may.
+/// Returns true if ring attention calls with such shapes: causal, or to all of as many keys. cuDNN takes these.
+bool is_of_ring(const AttentionShape& shape, bool own_rows) {
+  return own_rows && shape.keys() == shape.T && shape.window == 0 &&
+         (shape.offset == 0 || shape.offset >= shape.T);
+}
+
+/// Returns why the flash kernels, which need fused rows and square attention, and cuDNN but for a ring do not support an
+/// op; empty: they may.
 std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
   if (!shape.square())
     return fmt::format(
@@ -87,7 +93,8 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
   if (shape.softcap != 0 && state.choice == Choice::cudnn)
     throw Unsupported("attention with cuDNN: has no soft-capped scores; use auto or own");
   const std::string others = refusal_of_others(shape, own_rows);
-  if (!others.empty() && (!hopper || state.choice == Choice::cudnn))
+  const bool cudnn_too = state.cudnn && shape.softcap == 0 && is_of_ring(shape, own_rows);
+  if (!others.empty() && (!hopper || state.choice == Choice::cudnn) && !cudnn_too)
     throw Unsupported(others + ", but on Hopper at head widths 64, 128 and 256 (attention own)");
   if (shape.softcap != 0) {
     if (hopper) return {.hopper = hopper};
@@ -95,8 +102,8 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
       throw Unsupported("attention: " + why);
     return {};
   }
-  const bool ours_first = !others.empty() || state.choice == Choice::own ||
-                          (state.choice == Choice::automatic && hopper_is_faster);
+  const bool ours_first = state.choice == Choice::own ||
+                          (state.choice == Choice::automatic && (hopper_is_faster || !others.empty()));
   if (hopper && ours_first) return {.hopper = hopper};
   std::string no_cudnn = state.no_cudnn;
   if (state.cudnn && state.choice != Choice::own) {
@@ -109,7 +116,7 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
   if (state.choice == Choice::cudnn)
     throw Unsupported(fmt::format("attention with cuDNN: {}; use auto or own", no_cudnn));
   if (hopper) return {.hopper = hopper};
-  const std::string no_own = flash_attention_refusal(shape);
+  const std::string no_own = !others.empty() ? others : flash_attention_refusal(shape);
   if (!no_own.empty()) throw Unsupported(fmt::format("attention: {} (cuDNN: {})", no_own, no_cudnn));
   return {};
 }
@@ -118,7 +125,7 @@ AttentionRunner<HopperForward> forward_runner(const AttentionState& state, const
                                               bool own_rows, int compute_capability) {
   return runner_of(
       state, shape, own_rows, hopper_forward(shape, compute_capability), true,
-      kNoLimit, [&]() -> const auto& { return state.cudnn->forward_plan(shape); });
+      kNoLimit, [&]() -> const auto& { return state.cudnn->forward_plan(shape, own_rows); });
 }
 
 AttentionRunner<HopperBackward> backward_runner(const AttentionState& state, const AttentionShape& shape,
@@ -127,7 +134,7 @@ AttentionRunner<HopperBackward> backward_runner(const AttentionState& state, con
       state, shape, own_rows, hopper_backward(shape, compute_capability, deterministic),
       hopper_backward_is_faster(shape, deterministic),
       deterministic ? kDeterministicWorkspace : kNoLimit, [&]() -> const auto& {
-        return state.cudnn->backward_plan(shape, deterministic);
+        return state.cudnn->backward_plan(shape, own_rows, deterministic);
       });
 }
 
@@ -263,7 +270,7 @@ void CudaDevice::do_attention(const ops::Attention& op) {
   const AttentionRunner<HopperForward>& runner = runner_for(*this, state, op);
   void* workspace = scratch(scratch_bytes(runner, op.shape));
   if (runner.cudnn)
-    state.cudnn->forward(op.out.value, op.lse, op.qkv, op.shape, workspace);
+    state.cudnn->forward(op, workspace);
   else if (runner.hopper)
     runner.hopper->launch({op.out.value, op.lse, op.qkv, op.kv}, op.shape, stream());
   else
@@ -285,7 +292,7 @@ void CudaDevice::do_attention_backward(const ops::AttentionBackward& op) {
   const AttentionRunner<HopperBackward>& runner = runner_for(*this, state, op);
   void* workspace = scratch(scratch_bytes(runner, op.shape));
   if (runner.cudnn)
-    state.cudnn->backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape, deterministic(), workspace);
+    state.cudnn->backward(op, deterministic(), workspace);
   else if (runner.hopper)
     runner.hopper->launch({.dqkv = op.dqkv,
                            .dkv = op.dkv,

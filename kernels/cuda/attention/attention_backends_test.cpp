@@ -115,6 +115,26 @@ TEST_CASE("attention: windows of plain scores in cuDNN, which no other kernel ha
   if (cudnn) CHECK(ran > 0);
 }
 
+TEST_CASE("attention: cuDNN sees all keys of a chunk of ring attention", "[gpu][attention][ring]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  if (!use(device, "cudnn")) return;
+  for (const std::int64_t D : {64, 128})
+    for (const std::int64_t T : {77, 256, 300}) {
+      const AttentionShape shape{
+          .B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .T_k = T, .offset = T};
+      Problem problem(device, shape, 1.5f);
+      problem.clear();
+      problem.forward();
+      problem.backward();
+      INFO("T " << T);
+      check_close(
+          shape, problem.result(),
+          attention_reference<double>(shape, problem.qkv_values, problem.dout_values, problem.kv_values),
+          attention_reference<float>(shape, problem.qkv_values, problem.dout_values, problem.kv_values));
+    }
+}
+
 TEST_CASE("attention: lse of each implementation works in the backward of the other", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);

@@ -1,5 +1,5 @@
 // Attention through cuDNN's graph API (cudnn-frontend, header only): one SDPA node forward, one backward,
-// BF16 with FP32 arithmetic inside, causal, with a window if the shape has one.
+// BF16 with FP32 arithmetic inside, causal, with a window if the shape has one, or over all keys.
 //
 // Q, K, V are strided views of the fused rows [q heads | k heads | v heads], and dQ, dK, dV of the fused
 // gradient, so nothing is split, transposed or repeated: cuDNN takes dimensions [B, heads, T, head_dim] with
@@ -69,18 +69,26 @@ struct Heads {
   }
 };
 
-Heads heads_of(Uid uid, const AttentionShape& s) {
+/// A problem, and whether its keys are in rows of their own.
+struct CudnnShape : AttentionShape {
+  bool own_rows;
+};
+
+Heads heads_of(Uid uid, const CudnnShape& s) {
   const bool output = uid == kOut || uid == kDOut, value = uid == kV || uid == kDV;
-  return {uid == kQ || uid == kDQ || output ? s.heads : s.kv_heads, output || value ? s.v_dim() : s.head_dim,
-          output ? s.out_width() : s.qkv_width()};
+  const bool queries = uid == kQ || uid == kDQ || output;
+  return {queries ? s.heads : s.kv_heads, output || value ? s.v_dim() : s.head_dim,
+          output                   ? s.out_width()
+          : !queries && s.own_rows ? s.kv_width()
+                                   : s.qkv_width()};
 }
 
-std::shared_ptr<Tensor_attributes> head_view(fe::graph::Graph& graph, Uid uid, const AttentionShape& s) {
+std::shared_ptr<Tensor_attributes> head_view(fe::graph::Graph& graph, Uid uid, const CudnnShape& s) {
   const Heads heads = heads_of(uid, s);
   return graph.tensor(Tensor_attributes().set_uid(uid).set_dim(heads.dims(s)).set_stride(heads.strides(s)));
 }
 
-void make_output(const std::shared_ptr<Tensor_attributes>& tensor, Uid uid, const AttentionShape& s) {
+void make_output(const std::shared_ptr<Tensor_attributes>& tensor, Uid uid, const CudnnShape& s) {
   const Heads heads = heads_of(uid, s);
   tensor->set_output(true).set_uid(uid).set_dim(heads.dims(s)).set_stride(heads.strides(s));
 }
@@ -99,7 +107,7 @@ void set_window(Attributes& attributes, const AttentionShape& s) {
   if (s.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(s.window));
 }
 
-void build_forward(fe::graph::Graph& graph, const AttentionShape& s) {
+void build_forward(fe::graph::Graph& graph, const CudnnShape& s) {
   set_types(graph);
   auto q = head_view(graph, kQ, s);
   auto k = head_view(graph, kK, s);
@@ -107,7 +115,7 @@ void build_forward(fe::graph::Graph& graph, const AttentionShape& s) {
   auto options = fe::graph::SDPA_attributes()
                      .set_name("attention")
                      .set_generate_stats(true)
-                     .set_causal_mask(true)
+                     .set_causal_mask(s.offset == 0)
                      .set_attn_scale(score_scale(s));
   set_window(options, s);
   auto [out, lse] = graph.sdpa(q, k, v, options);
@@ -119,7 +127,7 @@ void build_forward(fe::graph::Graph& graph, const AttentionShape& s) {
       .set_stride({s.heads * s.T, s.T, 1, 1});
 }
 
-void build_backward(fe::graph::Graph& graph, const AttentionShape& s, bool deterministic) {
+void build_backward(fe::graph::Graph& graph, const CudnnShape& s, bool deterministic) {
   set_types(graph);
   auto q = head_view(graph, kQ, s);
   auto k = head_view(graph, kK, s);
@@ -133,7 +141,7 @@ void build_backward(fe::graph::Graph& graph, const AttentionShape& s, bool deter
                               .set_stride({s.heads * s.T, s.T, 1, 1}));
   auto options = fe::graph::SDPA_backward_attributes()
                      .set_name("attention_backward")
-                     .set_causal_mask(true)
+                     .set_causal_mask(s.offset == 0)
                      .set_attn_scale(score_scale(s))
                      .set_deterministic_algorithm(deterministic);
   set_window(options, s);
@@ -143,12 +151,12 @@ void build_backward(fe::graph::Graph& graph, const AttentionShape& s, bool deter
   make_output(dv, kDV, s);
 }
 
-// The q, k and v columns of a fused matrix.
-struct FusedPointers {
+// The q, k and v columns of a fused matrix, or those of k and v in one of their own.
+struct ColumnPointers {
   std::byte *q, *k, *v;
-  FusedPointers(const Tensor& fused, const AttentionShape& s)
+  ColumnPointers(const Tensor& fused, const Tensor& own, const AttentionShape& s)
       : q(fused.as<std::byte>()),
-        k(q + bytes_of(DType::bf16, s.q_width())),
+        k(own.empty() ? q + bytes_of(DType::bf16, s.q_width()) : own.as<std::byte>()),
         v(k + bytes_of(DType::bf16, s.k_width())) {}
 };
 
@@ -167,28 +175,28 @@ class Implementation final : public CudnnAttention {
     return fmt::format("{}.{}", v / 10000, v / 100 % 100);
   }
 
-  const Plan& forward_plan(const AttentionShape& shape) override { return find(shape, Kind::forward).plan; }
-  const Plan& backward_plan(const AttentionShape& shape, bool deterministic) override {
-    return find(shape, backward_kind(deterministic)).plan;
+  const Plan& forward_plan(const AttentionShape& shape, bool own_rows) override {
+    return find({shape, own_rows}, Kind::forward).plan;
+  }
+  const Plan& backward_plan(const AttentionShape& shape, bool own_rows, bool deterministic) override {
+    return find({shape, own_rows}, backward_kind(deterministic)).plan;
   }
 
-  void forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape,
-               void* workspace) override {
-    const FusedPointers in(qkv, shape);
+  void forward(const ops::Attention& op, void* workspace) override {
+    const ColumnPointers in(op.qkv, op.kv, op.shape);
     std::unordered_map<std::int64_t, void*> pointers = {
-        {kQ, in.q}, {kK, in.k}, {kV, in.v}, {kOut, out.data}, {kLse, lse.data}};
-    execute(find(shape, Kind::forward), pointers, workspace, "attention");
+        {kQ, in.q}, {kK, in.k}, {kV, in.v}, {kOut, op.out.value.data}, {kLse, op.lse.data}};
+    execute(find({op.shape, !op.kv.empty()}, Kind::forward), pointers, workspace, "attention");
   }
 
-  void backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                const Tensor& qkv, const AttentionShape& shape, bool deterministic,
-                void* workspace) override {
-    const FusedPointers in(qkv, shape), gradient(dqkv, shape);
+  void backward(const ops::AttentionBackward& op, bool deterministic, void* workspace) override {
+    const ColumnPointers in(op.qkv, op.kv, op.shape), gradient(op.dqkv, op.dkv, op.shape);
     std::unordered_map<std::int64_t, void*> pointers = {
-        {kQ, in.q},       {kK, in.k},        {kV, in.v},        {kOut, out.data},  {kDOut, dout.data},
-        {kLse, lse.data}, {kDQ, gradient.q}, {kDK, gradient.k}, {kDV, gradient.v},
+        {kQ, in.q},          {kK, in.k},        {kV, in.v},        {kOut, op.out.data}, {kDOut, op.dout.data},
+        {kLse, op.lse.data}, {kDQ, gradient.q}, {kDK, gradient.k}, {kDV, gradient.v},
     };
-    execute(find(shape, backward_kind(deterministic)), pointers, workspace, "attention_backward");
+    execute(find({op.shape, !op.kv.empty()}, backward_kind(deterministic)), pointers, workspace,
+            "attention_backward");
   }
 
  private:
@@ -202,8 +210,9 @@ class Implementation final : public CudnnAttention {
     Plan plan;
   };
 
-  Entry& find(const AttentionShape& s, Kind kind) {
-    const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.v_dim(), s.window, kind);
+  Entry& find(const CudnnShape& s, Kind kind) {
+    const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.v_dim(), s.window,
+                                     s.offset == 0, s.own_rows, kind);
     if (const auto known = entries_.find(key); known != entries_.end()) return known->second;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     PRECBENCH_CHECK(cudaStreamIsCapturing(stream_, &capture));
@@ -214,7 +223,7 @@ class Implementation final : public CudnnAttention {
     return entry;
   }
 
-  void build(Entry& entry, const AttentionShape& s, Kind kind) {
+  void build(Entry& entry, const CudnnShape& s, Kind kind) {
     if (kind == Kind::forward)
       build_forward(entry.graph, s);
     else
@@ -235,7 +244,7 @@ class Implementation final : public CudnnAttention {
   cudaStream_t stream_;
   cudnnHandle_t handle_ = nullptr;
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                      std::int64_t, Kind>,
+                      std::int64_t, bool, bool, Kind>,
            Entry>
       entries_;
 };

@@ -26,18 +26,16 @@ class CudnnAttention {
     std::string refusal;               ///< why cuDNN does not support this shape; empty: it does
     std::int64_t workspace_bytes = 0;  ///< of one call, 256-byte aligned
   };
-  /// Builds a plan at the first call with a shape; that call must not be under stream capture.
-  virtual const Plan& forward_plan(const AttentionShape& shape) = 0;
+  /// Builds a plan at the first call with a shape; that call must not be under stream capture. `own_rows`: keys are in rows
+  /// of their own. Shapes have as many keys as queries, which a query sees up to its own or, with an offset, all.
+  virtual const Plan& forward_plan(const AttentionShape& shape, bool own_rows) = 0;
   /// `deterministic`: additions into dQ in a fixed order. On compute capability 9.0, cuDNN before 9.25 needs
   /// a workspace of 2 B H T^2 bytes for it (cudnn-frontend, sdpa_backward).
-  virtual const Plan& backward_plan(const AttentionShape& shape, bool deterministic) = 0;
+  virtual const Plan& backward_plan(const AttentionShape& shape, bool own_rows, bool deterministic) = 0;
 
   /// Contracts of ops::Attention and ops::AttentionBackward; the plan must not be a refusal.
-  virtual void forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape,
-                       void* workspace) = 0;
-  virtual void backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                        const Tensor& qkv, const AttentionShape& shape, bool deterministic,
-                        void* workspace) = 0;
+  virtual void forward(const ops::Attention& op, void* workspace) = 0;
+  virtual void backward(const ops::AttentionBackward& op, bool deterministic, void* workspace) = 0;
 };
 
 }  // namespace precbench
