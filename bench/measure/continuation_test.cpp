@@ -2,6 +2,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "bench/measure/checkpoint_testing.h"
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/case_files.h"
@@ -69,6 +71,34 @@ TEST_CASE("run_case: a case resumes from its checkpoint with the same bits", "[c
         CHECK(!rest.training->params_changed);  // the first step ran in another process
         valid_json(rest);
       }
+}
+
+TEST_CASE("run_case: a case of tensor ranks resumes from its checkpoint with the same bits",
+          "[checkpoint][tensor]") {
+  for (const char* parallel : {"ddp", "fsdp"}) {
+    INFO(parallel);
+    const TempDirectory directory;
+    Case c = small_case(directory);
+    c.model =
+        directory.write("divisible.json", R"({"layers": 1, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 2,
+                                                    "head_dim": 16, "vocab": 100})");
+    c.gpus = 4, c.tensor = 2, c.parallel = parallel, c.steps = 4;
+    c = with_checkpoints(c, directory / "checkpoints", 2);
+    c.checkpoint_keep = "all";
+    const Record whole = run_ok(c);
+    const std::string end = tensors_of(checkpoint_at(c, 4)),
+                      sums = file_text(checkpoint_at(c, 4) + "/checksums.txt");
+    // At most a line for each of four ranks, three files and twelve tensors, and none per row of o and down.
+    CHECK(std::count(sums.begin(), sums.end(), '\n') <= 4 * 3 * 12 + 1);
+    fs::remove_all(checkpoint_at(c, 4));
+    const Record rest = run_ok(c);
+    CHECK(rest.warnings.size() == 1);
+    check_same_training(rest, whole);
+    CHECK(tensors_of(checkpoint_at(c, 4)) == end);
+    fs::remove_all(checkpoint_at(c, 4));
+    damage(checkpoint_at(c, 2) + "/m.safetensors", 1000);
+    CHECK(contains(refusal_of([&] { run_case(validate(c)); }), "m.safetensors: damaged: bytes "));
+  }
 }
 
 TEST_CASE("run_case: a checkpoint of another build is resumed with a warning", "[checkpoint]") {

@@ -2,6 +2,9 @@
 // while writing; a reader of any part, in any sharding, verifies the blocks that overlap it. Stored as lines
 // of text:
 //   SUM FIRST BYTES NAME      sum of BYTES bytes of the tensor from byte FIRST on; NAME as in StateTensor
+//   SUM FIRST BYTES RUN PITCH SKIPPED NAME
+//                             the same of columns of a matrix: RUN bytes of each row, rows PITCH bytes apart; the
+//                             block begins SKIPPED bytes into the RUN of its first row
 #pragma once
 
 #include <cstddef>
@@ -9,7 +12,9 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <vector>
+
+#include "kernels/numerics/element_runs.h"
 
 namespace precbench {
 
@@ -23,8 +28,8 @@ class BlockSums {
   /// Parses what text() returned. Throws InvalidInput, which names `path`.
   BlockSums(const std::string& path, std::string_view text);
 
-  /// Adds the sums of the tensor's bytes [first, first + bytes), which no earlier call has added.
-  void add(const std::string& name, std::int64_t first, const std::byte* data, std::int64_t bytes);
+  /// Adds the sums of `bytes` bytes that lie in the tensor as `place` says, which no earlier call has added.
+  void add(const std::string& name, const ElementMap& place, const std::byte* data, std::int64_t bytes);
   /// Merges sums that other ranks have computed.
   void add(BlockSums&& other);
   std::string text() const;
@@ -32,10 +37,7 @@ class BlockSums {
   /// Returns true if the blocks cover a tensor of `bytes` bytes without a gap.
   bool cover(const std::string& name, std::int64_t bytes) const;
 
-  struct Range {
-    std::int64_t begin = 0, end = 0;
-    bool empty() const { return begin == end; }
-  };
+  using Range = ElementRange;
   /// Returns the byte range of all blocks that overlap `part`; `part` itself if there are none.
   Range around(const std::string& name, Range part) const;
   /// Returns the first block overlapping `part` whose checksum differs; empty if none does. `data`: first
@@ -44,14 +46,14 @@ class BlockSums {
 
  private:
   struct Block {
+    ElementMap place;  // where its bytes lie in the tensor
     std::int64_t bytes = 0;
     std::uint64_t sum = 0;
   };
   using Blocks = std::map<std::int64_t, Block>;  // by first byte
 
-  /// Returns the blocks that overlap `part`.
-  std::pair<Blocks::const_iterator, Blocks::const_iterator> those_of(const std::string& name,
-                                                                     Range part) const;
+  /// Returns the blocks whose range overlaps `part`, by first byte.
+  std::vector<const Block*> those_of(const std::string& name, Range part) const;
 
   std::map<std::string, Blocks> tensors_;
 };

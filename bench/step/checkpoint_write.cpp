@@ -16,6 +16,7 @@
 #include "kernels/base/error_text.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
+#include "kernels/numerics/element_runs.h"
 #include "models/checkpoint/safetensors_parts.h"
 
 namespace precbench {
@@ -83,14 +84,19 @@ void write_parts(Rank& rank, const std::string& folder, const Layouts& layouts) 
   std::vector<std::byte> written;
   std::future<void> writing;
   rank.parameters().save_state([&](const StateTensor& part, std::vector<std::byte>& bytes) {
-    const std::int64_t first = bytes_of(part.values.dtype, part.place.first);
-    sums.add(part.name, first, bytes.data(), static_cast<std::int64_t>(bytes.size()));
+    const ElementMap place = in_bytes(part.place, part.values.dtype);
+    const auto size = static_cast<std::int64_t>(bytes.size());
+    sums.add(part.name, place, bytes.data(), size);
     if (writing.valid()) writing.get();
     written.swap(bytes);
     const auto [kind, name] = kind_and_name(part.name);
-    const std::int64_t offset = layouts.at(kind).offsets.at(name) + first;
-    writing = std::async(std::launch::async, [&written, offset, file = &files.at(kind)] {
-      file->write(offset, written.data(), static_cast<std::int64_t>(written.size()));
+    const ElementMap in_file = place.within(layouts.at(kind).offsets.at(name));
+    writing = std::async(std::launch::async, [&written, in_file, size, file = &files.at(kind)] {
+      for_each_run(in_file, size, [&](std::int64_t i, std::int64_t offset, std::int64_t count) {
+        file->write(offset, written.data() + i, count);
+      });
+      const ElementRange range = range_of(in_file, size);
+      file->start_writeback(range.begin, range.size());
     });
   });
   if (writing.valid()) writing.get();

@@ -1,15 +1,18 @@
 // A run that is saved and resumed in new objects equals a run without interruption.
 #include "models/transformer/state/state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 #include "bench/predict/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"
+#include "kernels/numerics/element_runs.h"
 #include "kernels/testing/temp_directory.h"
 
 using namespace precbench;
@@ -78,7 +81,10 @@ void save(Rank& rank, std::int64_t step, Checkpoint& checkpoint, std::mutex& mut
     const std::lock_guard lock(mutex);
     std::vector<std::byte>& whole = checkpoint.tensors[tensor.name];
     whole.resize(whole_size(tensor) * element_bytes(tensor));
-    std::memcpy(whole.data() + tensor.place.first * element_bytes(tensor), bytes.data(), bytes.size());
+    for_each_run(in_bytes(tensor.place, tensor.values.dtype), tensor.values.bytes(),
+                 [&](std::int64_t i, std::int64_t first, std::int64_t count) {
+                   std::memcpy(whole.data() + first, bytes.data() + i, static_cast<std::size_t>(count));
+                 });
     checkpoint.elements[tensor.name] += tensor.values.size();
   });
   if (me == 0) checkpoint.position = rank.position(step);
@@ -286,6 +292,49 @@ TEST_CASE("state: save and load work with staging buffers of any size", "[state]
     load_state(rank.device(), state, read, 52);
     CHECK(saved(kStagingBytes) == whole);
   });
+}
+
+TEST_CASE("state: columns of a matrix are saved and loaded in few pieces of any size", "[state][tensor]") {
+  constexpr std::int64_t kRows = 6, kCols = 5, kOwn = 2, kFirst = 3;  // columns 3 and 4 of rows of 5
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  std::vector<float> whole(kRows * kCols), own(kRows * kOwn);
+  std::iota(whole.begin(), whole.end(), 1.0f);
+  // A shard of the slice: from the second element of its first row to the first of its last.
+  const ElementMap place = ElementMap(kFirst, kOwn, kCols).from(1);
+  const std::int64_t size = kRows * kOwn - 2;
+  const std::vector<StateTensor> state = {{.name = "weights/o",
+                                           .shape = {kRows, kCols},
+                                           .place = place,
+                                           .values = {own.data(), DType::f32, 1, size}}};
+  for (const std::int64_t staging : {4, 45, 1000}) {
+    INFO("staging " << staging);
+    std::fill(own.begin(), own.end(), 0.0f);
+    int pieces = 0;
+    load_state(
+        *device, state,
+        [&](const StateTensor& part, std::vector<std::byte>& bytes) {
+          CHECK(part.place.run == 0);
+          CHECK(part.values.bytes() == static_cast<std::int64_t>(bytes.size()));
+          CHECK(part.values.size() <= std::max(staging / 4, kCols));
+          std::memcpy(bytes.data(), whole.data() + part.place.first, bytes.size());
+          ++pieces;
+        },
+        staging);
+    CHECK(pieces == (staging == 4 ? 5 : staging == 45 ? 3 : 1));
+    for (std::int64_t i = 0; i < size; ++i) CHECK(own[i] == whole[place.of(i)]);
+    std::int64_t saved = 0;
+    save_state(
+        *device, state,
+        [&](const StateTensor& part, const std::vector<std::byte>& bytes) {
+          CHECK(part.place == place.from(saved));
+          CHECK(std::memcmp(bytes.data(), own.data() + saved, bytes.size()) == 0);
+          saved += part.values.size();
+          --pieces;
+        },
+        staging);
+    CHECK(saved == size);
+    CHECK(pieces == 0);
+  }
 }
 
 TEST_CASE("state: runs that gather weights in FP8 resume with the same bits", "[state]") {

@@ -44,8 +44,10 @@ void PartFile::write(std::int64_t offset, const std::byte* data, std::int64_t by
     if (wrote <= 0) fail();
     done += wrote;
   }
-  // Starts writeback now; otherwise the kernel caches the file until sync(). Only a hint: errors appear at
-  // sync().
+}
+
+void PartFile::start_writeback(std::int64_t offset, std::int64_t bytes) const {
+  // Otherwise the kernel caches the file until sync(). Only a hint: errors appear at sync().
   ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
 }
 

@@ -38,8 +38,9 @@ class PartFile {
   PartFile(const PartFile&) = delete;
   PartFile& operator=(const PartFile&) = delete;
 
-  /// Writes the bytes and starts writeback to disk immediately, so that it overlaps the caller's work.
   void write(std::int64_t offset, const std::byte* data, std::int64_t bytes) const;
+  /// Starts writeback of what was written in a range, so that it overlaps the caller's work.
+  void start_writeback(std::int64_t offset, std::int64_t bytes) const;
   /// Waits until the whole file is on disk.
   void sync() const;
 

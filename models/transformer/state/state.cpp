@@ -4,20 +4,24 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/numerics/element_runs.h"
+
 namespace precbench {
 namespace {
 
-/// Calls move(part, bytes) for this rank's data, piece by piece; `bytes` has the size of the piece. Pieces need not be
-/// consecutive in the whole.
+/// Calls move(part, bytes) for this rank's data, piece by piece; `bytes` has the size of the piece. The range of the
+/// whole that a piece spans has at most `staging` bytes, or is one element or row of a slice.
 template <class Move>
 void for_each_part(const std::vector<StateTensor>& state, std::int64_t staging, Move&& move) {
   std::vector<std::byte> bytes;
   for (const StateTensor& tensor : state) {
     if (tensor.values.empty()) continue;
-    const std::int64_t most = std::max<std::int64_t>(1, staging / bytes_of(tensor.values.dtype, 1));
+    const ElementMap& place = tensor.place;
+    std::int64_t most = std::max<std::int64_t>(1, staging / bytes_of(tensor.values.dtype, 1));
+    if (place.run > 0) most = std::max<std::int64_t>(1, most / place.pitch) * place.run;
     StateTensor part = tensor;
     for (std::int64_t done = 0; done < tensor.values.size(); done += most) {
-      part.place = tensor.place.from(done);
+      part.place = place.from(done);
       part.values = tensor.values.elements(done, std::min(most, tensor.values.size() - done));
       bytes.resize(static_cast<std::size_t>(part.values.bytes()));
       move(part, bytes);
@@ -25,17 +29,21 @@ void for_each_part(const std::vector<StateTensor>& state, std::int64_t staging, 
   }
 }
 
-/// Calls visit(run, first, bytes) for each run of a part's elements that are consecutive in the whole: their part and
-/// range of the part's bytes.
-template <class Visit>
-void for_each_run(const StateTensor& part, Visit&& visit) {
-  StateTensor run = part;
-  for (std::int64_t done = 0; done < part.values.size(); done += run.values.size()) {
-    const std::int64_t count = std::min(part.values.size() - done, part.place.consecutive(done));
-    run.place = part.place.of(done);
-    run.values = part.values.elements(done, count);
-    visit(run, bytes_of(part.values.dtype, done), run.values.bytes());
-  }
+/// Reads the range of the whole that a part's rows span, which is consecutive, and takes the part out of it. `whole`:
+/// memory for the range.
+void read_rows(const StateReader& read, const StateTensor& part, std::vector<std::byte>& bytes,
+               std::vector<std::byte>& whole) {
+  const ElementRange range = range_of(part.place, part.values.size());
+  StateTensor all = part;
+  all.place = range.begin;
+  all.values = {nullptr, part.values.dtype, 1, range.size()};
+  whole.resize(static_cast<std::size_t>(all.values.bytes()));
+  read(all, whole);
+  const ElementMap place = in_bytes(part.place, part.values.dtype);
+  for_each_run(place.within(-place.of(0)), part.values.bytes(),
+               [&](std::int64_t i, std::int64_t first, std::int64_t count) {
+                 std::copy_n(whole.begin() + first, count, bytes.begin() + i);
+               });
 }
 
 }  // namespace
@@ -56,25 +64,18 @@ void save_state(Device& device, const std::vector<StateTensor>& state, const Sta
                 std::int64_t staging) {
   for_each_part(state, staging, [&](const StateTensor& part, std::vector<std::byte>& bytes) {
     device.download(bytes.data(), part.values);
-    if (part.place.run == 0) return write(part, bytes);
-    for_each_run(part, [&](const StateTensor& run, std::int64_t first, std::int64_t size) {
-      std::vector<std::byte> own(bytes.begin() + first, bytes.begin() + first + size);
-      write(run, own);
-    });
+    write(part, bytes);
   });
 }
 
 void load_state(Device& device, const std::vector<StateTensor>& state, const StateReader& read,
                 std::int64_t staging) {
+  std::vector<std::byte> whole;
   for_each_part(state, staging, [&](const StateTensor& part, std::vector<std::byte>& bytes) {
     if (part.place.run == 0)
       read(part, bytes);
     else
-      for_each_run(part, [&](const StateTensor& run, std::int64_t first, std::int64_t size) {
-        std::vector<std::byte> own(static_cast<std::size_t>(size));
-        read(run, own);
-        std::copy(own.begin(), own.end(), bytes.begin() + first);
-      });
+      read_rows(read, part, bytes, whole);
     device.upload(part.values, bytes.data());
   });
 }

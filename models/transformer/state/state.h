@@ -36,8 +36,8 @@ struct RunPosition {
   bool operator==(const RunPosition&) const = default;
 };
 
-/// Writes or fills the values of a tensor's part, which are consecutive in the whole. `bytes` has the size of the part. A writer may swap `bytes`
-/// for a buffer of its own to keep the data.
+/// Write or fill the values of a tensor's part. `bytes` has the size of the part; a writer may swap it for a buffer of
+/// its own to keep the data. A reader's part is consecutive in the whole, and its `values` may have no data.
 using StateWriter = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
 using StateReader = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
 
@@ -47,7 +47,7 @@ std::vector<float> read_whole(const StateReader& read, const StateTensor& tensor
 /// Maximum bytes staged between host and device at a time, so that saving needs no second copy of the state.
 inline constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;
 
-/// Call write, or read, for every tensor of which this rank has a part, in parts of at most `staging` bytes.
+/// Call write, or read, for every tensor of which this rank has a part, in pieces that span `staging` bytes at most.
 void save_state(Device& device, const std::vector<StateTensor>& state, const StateWriter& write,
                 std::int64_t staging = kStagingBytes);
 void load_state(Device& device, const std::vector<StateTensor>& state, const StateReader& read,
