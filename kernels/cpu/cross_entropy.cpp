@@ -27,7 +27,8 @@ float exponentials(const float* row, std::int64_t V, float largest, float* e) {
   return cpu::lane_sum(V, [&](std::int64_t v) { return e[v]; });
 }
 
-/// Turns exponentials into the gradient of a row's logits, and stores it. `target`: outside of the row if the target is.
+/// Turns exponentials into the gradient of a row's logits, and stores it. `target`: its column, outside of the row if
+/// another rank has it.
 void store_gradient(const Tensor& logits, std::int64_t r, const float* row, float* e, std::int64_t target,
                     float scale, float total, float softcap) {
   const std::int64_t V = logits.cols;

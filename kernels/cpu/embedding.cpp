@@ -12,11 +12,9 @@ void CpuDevice::do_embedding(const ops::Embedding& op) {
   const std::int64_t C = op.x.cols;
   cpu::for_rows(threads_, op.x.rows, C, [&](std::int64_t r, float* buffer) {
     const std::int64_t row = op.tokens.as<std::int32_t>()[r] - op.first;
-    if (row < 0 || row >= op.table.rows)
-      std::fill_n(buffer, C, 0.0f);
-    else
-      return cpu::store(op.x, r * C, C, cpu::load(op.table, row * C, C, buffer));
-    cpu::store(op.x, r * C, C, buffer);
+    const bool known = row >= 0 && row < op.table.rows;
+    if (!known) std::fill_n(buffer, C, 0.0f);
+    cpu::store(op.x, r * C, C, known ? cpu::load(op.table, row * C, C, buffer) : buffer);
   });
 }
 

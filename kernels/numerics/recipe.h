@@ -196,13 +196,13 @@ struct RecipeState {
   bool operator==(const RecipeState&) const = default;
 };
 
-/// How the output of a norm, an activation function or attention, which a linear layer reads, stays in memory
-/// from forward to the layer's wgrad. value: in BF16. quantized: the copy that wgrad reads, made in forward; BF16 if wgrad is BF16.
-/// recompute: nothing, backward computes it again.
+/// How the output of a norm, an activation function or attention, which a linear layer reads, stays in memory from
+/// forward to the layer's wgrad. value: in BF16. quantized: the copy that wgrad reads, made in forward; BF16 if wgrad
+/// is BF16. recompute: nothing, backward computes it again.
 enum class KeptAs : std::uint8_t { value, quantized, recompute };
 
-/// Activations that stay in memory for the backward pass. The defaults need the least memory without an error: backward of
-/// an activation function computes its output anyway, and backward of attention needs its output in BF16.
+/// Activations that stay in memory for the backward pass. The defaults need the least memory without an error:
+/// backward of an activation function computes its output anyway, and backward of attention needs its output in BF16.
 struct KeptActivations {
   KeptAs norm = KeptAs::quantized;  ///< value or quantized
   KeptAs activation = KeptAs::recompute;

@@ -3,8 +3,8 @@
 //
 // Backward is deterministic: token positions are sorted by token with a stable radix sort, so that the
 // positions of one token are consecutive and in order, and one thread per 8 columns adds a token's rows in
-// that order in FP32. Tokens without a row are sorted as one further token, behind all others. Bytes per element: forward 2 read and 2 written; backward 2 read, and one read and
-// write of every touched row.
+// that order in FP32. Tokens without a row are sorted as one further token, behind all others. Bytes per
+// element: forward 2 read and 2 written; backward 2 read, and one read and write of every touched row.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/base/errors.h"

@@ -133,8 +133,8 @@ struct SwigluBackwardSource : NoColumns {
   }
 };
 
-/// Writes dgate_up and s, which may be empty, from a Source of dgate, dup and s, each F wide. `scratch`: amax_scratch_bytes of
-/// both.
+/// Writes dgate_up and s, which may be empty, from a Source of dgate, dup and s, each F wide. `scratch`:
+/// amax_scratch_bytes of both.
 template <class Source>
 void produce_swiglu_backward(CudaDevice& device, const Source& source, const QuantizedTensor& dgate_up,
                              const QuantizedTensor& s, std::byte* scratch, const Groups* groups = nullptr) {

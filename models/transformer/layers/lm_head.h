@@ -32,16 +32,16 @@ class LmHead {
   explicit LmHead(const StepContext& step) : step_(step) {}
 
   struct Input {
-    Tensor mid,
-        branch;  ///< residual stream [stream_rows, width] before the last block's output, and that output
+    /// Residual stream [stream_rows, width] before the last block's output, and that output.
+    Tensor mid, branch;
     Targets targets;
   };
 
   /// Writes every token's loss in nats, times its weight, to `losses` (f32 [M]). Allocates in the caller's scope.
   void forward(const Input& input, const Tensor& losses) const;
-  /// Runs forward and backward of one micro-step. Writes `losses` as forward() does, and their sum to
-  /// loss_sum (f32 [1]), to which later micro-steps add; of tensor ranks each sums its rows of the residual stream. Writes the residual stream's gradient to `dx`.
-  /// Starts the reduction of the head's unit, unless the embedding shares it.
+  /// Runs forward and backward of one micro-step. Writes `losses` as forward() does, and their sum to loss_sum
+  /// (f32 [1]), to which later micro-steps add; of tensor ranks each sums its rows of the residual stream. Writes the
+  /// stream's gradient to `dx`. Starts the reduction of the head's unit, unless the embedding shares it.
   void forward_backward(const Input& input, const Tensor& losses, const Tensor& loss_sum,
                         QuantizedTensor dx) const;
 

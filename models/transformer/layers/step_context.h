@@ -16,8 +16,8 @@ namespace precbench {
 /// Returns true if the format has one scale per tensor, which is derived from the tensor's amax.
 inline bool has_tensor_scale(const QuantFormat& format) { return format.granularity == Granularity::tensor; }
 
-/// Returns true if the columnwise copy of a tensor is the transposed data of its rowwise one: FP8 rounded to nearest, with
-/// one scale from the tensor's own amax.
+/// Returns true if the columnwise copy of a tensor is the transposed data of its rowwise one: FP8 rounded to nearest,
+/// with one scale from the tensor's own amax.
 inline bool is_one_cast(const QuantFormat& rowwise, const QuantFormat& columnwise) {
   return has_tensor_scale(rowwise) && rowwise == columnwise && bits_of(rowwise.dtype) == 8 &&
          !rowwise.delayed() && !rowwise.transform && rowwise.element_rounding == ElementRounding::rne;
@@ -130,8 +130,8 @@ struct StepContext {
   /// Writes the value and the quantized copies of `x` [M, cols] from each tensor rank's own rows of the value. With
   /// TransformerOptions::tensor_fp8 the value of `x` is not written where FP8 data of one scale takes its place.
   void gather_over_tensor(QuantizedTensor& x, const Tensor& own) const;
-  /// Runs op(partial), which writes this rank's part of a sum over tensor ranks, [M, cols], and puts this rank's rows of
-  /// the sum into `rows`. Without tensor ranks `partial` is `rows`.
+  /// Runs op(partial), which writes this rank's part of a sum over tensor ranks, [M, cols], and puts this rank's rows
+  /// of the sum into `rows`. Without tensor ranks `partial` is `rows`.
   void sum_over_tensor(const Tensor& rows, const std::function<void(const Tensor& partial)>& op) const;
   /// Returns the first token of this rank's part of the vocabulary.
   std::int64_t first_token() const { return tensor ? tensor->rank() * config.vocab : 0; }
@@ -171,8 +171,8 @@ struct StepContext {
   /// Quantizes an activation into what is kept of it, and reads that back as forward and backward see it.
   void keep(const GemmOperand& kept, const Tensor& value) const;
   void read_back(const Tensor& value, const GemmOperand& kept) const { device.dequantize({value, kept}); }
-  /// Returns the layer's X with the copy that wgrad reads, made from its BF16 value in transient memory. `amax`: that of
-  /// the value if forward has saved it.
+  /// Returns the layer's X with the copy that wgrad reads, made from its BF16 value in transient memory. `amax`: that
+  /// of the value if forward has saved it.
   QuantizedTensor quantized_for_wgrad(std::int64_t layer, LinearRole role, const Tensor& value,
                                       const Tensor& amax = {}) const;
 

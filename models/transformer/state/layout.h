@@ -10,8 +10,9 @@
 // FSDP cuts a unit into `shards` equal shards, the last ones padded or empty. With expert parallelism the
 // experts form two units behind their block's, gate_up and down. Each rank has the part of its own experts.
 //
-// Ranks of tensor parallelism have the layout of a model with fewer heads, a narrower feed-forward network and a smaller
-// vocabulary: rows of q, k, v, gate, up, the embedding and lm_head, and columns of o and down. Vectors are whole.
+// Ranks of tensor parallelism have the layout of a model with fewer heads, a narrower feed-forward network and a
+// smaller vocabulary: rows of q, k, v, gate, up, the embedding and lm_head, and columns of o and down. Vectors are
+// whole.
 #pragma once
 
 #include <cstdint>
@@ -133,8 +134,8 @@ using BlockTensors = BlockOf<Tensor>;
 class Layout {
  public:
   /// shards: 1, or the ranks that share every unit. `whole_blocks`: block shards end at multiples of 128
-  /// matrix rows, which makes them slightly larger. `experts`, `tensor`: division of a block's experts, or of all matrices,
-  /// among ranks; not both.
+  /// matrix rows, which makes them slightly larger. `experts`, `tensor`: division of a block's experts, or of all
+  /// matrices, among ranks; not both.
   Layout(const ModelConfig& whole_model, int shards, bool whole_blocks = false,
          const ExpertShare& experts = {}, const TensorShare& tensor = {});
 
