@@ -7,8 +7,8 @@
 // the time. Rows longer than shared memory (114,688 elements on compute capability 9.0) are read twice beyond
 // that length, the second time from L2.
 //
-// Ranks that divide the vocabulary (logit_stats, logit_gradient) read their part of a row once for each of the two ops, a
-// block per row.
+// Ranks that divide the vocabulary (logit_stats, logit_gradient) read their part of a row once for each of the two ops,
+// a block per row.
 #include <type_traits>
 
 #include "kernels/cuda/check.h"
@@ -102,6 +102,32 @@ __device__ inline Bf16x8 load_logits(const Args& a, std::int64_t row, int col) {
   return v;
 }
 
+/// Parameters of a row's gradient, from all its logits. `offset`: the largest, times log2(e).
+struct RowGradient {
+  float offset, factor, scale;
+  int target;  // column; outside of the row if another rank has it
+};
+
+/// Replaces eight soft-capped logits by their gradient, and stores it. `valid`: number that belong to the row.
+template <bool kVectors, bool kCapped>
+__device__ inline void store_gradient(const Args& a, std::int64_t row, int col, float (&x)[8],
+                                      const RowGradient& g, int valid) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float slope = kCapped ? soft_cap_slope(x[j], a.softcap) : 1.0f;
+    x[j] = exp2_approx(x[j] * kLog2E - g.offset) * g.factor;
+    if (col + j == g.target) x[j] -= g.scale;
+    if (kCapped) x[j] *= slope;
+  }
+  const Bf16x8 out = pack(x);
+  std::uint16_t* p = a.logits + row * a.cols + col;
+  if (kVectors) {
+    store_vector(p, out);
+  } else {
+    for (int j = 0; j < valid; ++j) p[j] = static_cast<std::uint16_t>(out.pair[j / 2] >> (16 * (j % 2)));
+  }
+}
+
 template <bool kVectors, bool kCapped>
 __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Args a) {
   wait_for_work_before();
@@ -139,9 +165,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
       a.loss[row] = (logf(all.sum) + all.max - (kCapped ? soft_capped(logit, a.softcap) : logit)) * weight;
     }
     __syncthreads();  // the target's logit is read before its thread overwrites it
-    const float offset = all.max * kLog2E;
     const float scale = a.scale * weight;
-    const float factor = scale / all.sum;
+    const RowGradient gradient{all.max * kLog2E, scale / all.sum, scale, target};
     const std::int64_t next_row = row + gridDim.x;
     next = {};
     for (int slot = 0; slot < a.slots; slot += kBatch) {
@@ -162,21 +187,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
         float x[8];
         unpack(x, mine[k]);
         cap<kCapped>(x, a.softcap);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const float slope = kCapped ? soft_cap_slope(x[j], a.softcap) : 1.0f;
-          x[j] = exp2_approx(x[j] * kLog2E - offset) * factor;
-          if (col + j == target) x[j] -= scale;
-          if (kCapped) x[j] *= slope;
-        }
-        const Bf16x8 out = pack(x);
-        std::uint16_t* p = a.logits + row * a.cols + col;
-        if (kVectors) {
-          store_vector(p, out);
-        } else {
-          for (int j = 0; j < valid(col); ++j)
-            p[j] = static_cast<std::uint16_t>(out.pair[j / 2] >> (16 * (j % 2)));
-        }
+        store_gradient<kVectors, kCapped>(a, row, col, x, gradient, valid(col));
         if (next_row >= a.rows) continue;
         if (slot + k < a.kept) store_vector(&kept[(slot + k) * blockDim.x + threadIdx.x], ahead[k]);
         unpack(x, ahead[k]);
@@ -188,8 +199,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
 }
 
 struct DividedArgs {
-  Args row;            // logits, targets, rows, cols, scale, softcap; loss and weights of the gradient
-  float* stats;        // [rows, 3], or those of all ranks
+  Args row;      // logits, targets, rows, cols, scale, softcap; loss and weights of the gradient
+  float* stats;  // [rows, 3], or those of all ranks
   int ranks;
   std::int64_t first;  // token of the first column
 };
@@ -200,7 +211,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) logit_stats_kernel(const Divid
   __shared__ float2 buffer[kWarp];
   const std::int64_t row = blockIdx.x;
   Running mine;
-  for (int col = static_cast<int>(threadIdx.x) * 8; col < a.row.cols; col += static_cast<int>(blockDim.x) * 8) {
+  for (int col = static_cast<int>(threadIdx.x) * 8; col < a.row.cols;
+       col += static_cast<int>(blockDim.x) * 8) {
     float x[8];
     unpack(x, load_logits<kVectors>(a.row, row, col));
     cap<kCapped>(x, a.row.softcap);
@@ -233,28 +245,29 @@ __global__ void __launch_bounds__(kMaxThreads, 1) logit_gradient_kernel(const Di
   }
   const float weight = a.row.weights == nullptr ? 1.0f : a.row.weights[row];
   if (threadIdx.x == 0) a.row.loss[row] = (logf(all.sum) + all.max - logit) * weight;
-  const std::int64_t target = a.row.targets[row] - a.first;
-  const float offset = all.max * kLog2E, scale = a.row.scale * weight, factor = scale / all.sum;
-  for (int col = static_cast<int>(threadIdx.x) * 8; col < a.row.cols; col += static_cast<int>(blockDim.x) * 8) {
+  const float scale = a.row.scale * weight;
+  const RowGradient gradient{all.max * kLog2E, scale / all.sum, scale,
+                             static_cast<int>(a.row.targets[row] - a.first)};
+  for (int col = static_cast<int>(threadIdx.x) * 8; col < a.row.cols;
+       col += static_cast<int>(blockDim.x) * 8) {
     float x[8];
     unpack(x, load_logits<kVectors>(a.row, row, col));
     cap<kCapped>(x, a.row.softcap);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float slope = kCapped ? soft_cap_slope(x[j], a.row.softcap) : 1.0f;
-      x[j] = exp2_approx(x[j] * kLog2E - offset) * factor;
-      if (col + j == target) x[j] -= scale;
-      if (kCapped) x[j] *= slope;
-    }
-    const Bf16x8 out = pack(x);
-    std::uint16_t* p = a.row.logits + row * a.row.cols + col;
-    if (kVectors) {
-      store_vector(p, out);
-    } else {
-      for (int j = 0; j < min(8, a.row.cols - col); ++j)
-        p[j] = static_cast<std::uint16_t>(out.pair[j / 2] >> (16 * (j % 2)));
-    }
+    store_gradient<kVectors, kCapped>(a.row, row, col, x, gradient, min(8, a.row.cols - col));
   }
+}
+
+/// Returns the arguments that both ops of a divided vocabulary have.
+template <class Op>
+DividedArgs divided_args(const Op& op) {
+  return {.row = {.logits = op.logits.template as<std::uint16_t>(),
+                  .targets = op.targets.template as<std::int32_t>(),
+                  .rows = op.logits.rows,
+                  .cols = static_cast<int>(op.logits.cols),
+                  .softcap = op.softcap},
+          .stats = op.stats.template as<float>(),
+          .ranks = static_cast<int>(op.stats.size() / (3 * op.logits.rows)),
+          .first = op.first};
 }
 
 /// Launches a kernel of a divided vocabulary, a block per row. kernel_of(vectors, capped): its instance.
@@ -263,7 +276,8 @@ void launch_divided(const DividedArgs& args, cudaStream_t stream, const KernelOf
   const int vectors = (args.row.cols + 7) / 8;
   const int threads = std::min(kMaxThreads, (vectors + kWarp - 1) / kWarp * kWarp);
   const auto with_capped = [&](auto aligned) {
-    return args.row.softcap == 0 ? kernel_of(aligned, std::false_type()) : kernel_of(aligned, std::true_type());
+    return args.row.softcap == 0 ? kernel_of(aligned, std::false_type())
+                                 : kernel_of(aligned, std::true_type());
   };
   const auto kernel = args.row.cols % 8 == 0 ? with_capped(std::true_type()) : with_capped(std::false_type());
   kernel<<<static_cast<unsigned>(args.row.rows), threads, 0, stream>>>(args);
@@ -275,15 +289,7 @@ void launch_divided(const DividedArgs& args, cudaStream_t stream, const KernelOf
 void CudaDevice::do_logit_stats(const ops::LogitStats& op) {
   using namespace cuda;
   if (op.logits.rows == 0) return;
-  const DividedArgs args{.row = {.logits = op.logits.as<std::uint16_t>(),
-                                 .targets = op.targets.as<std::int32_t>(),
-                                 .rows = op.logits.rows,
-                                 .cols = static_cast<int>(op.logits.cols),
-                                 .softcap = op.softcap},
-                         .stats = op.stats.as<float>(),
-                         .ranks = 1,
-                         .first = op.first};
-  launch_divided(args, stream(), [](auto vectors, auto capped) {
+  launch_divided(divided_args(op), stream(), [](auto vectors, auto capped) {
     return logit_stats_kernel<decltype(vectors)::value, decltype(capped)::value>;
   });
   launched("logit_stats");
@@ -292,17 +298,10 @@ void CudaDevice::do_logit_stats(const ops::LogitStats& op) {
 void CudaDevice::do_logit_gradient(const ops::LogitGradient& op) {
   using namespace cuda;
   if (op.logits.rows == 0) return;
-  const DividedArgs args{.row = {.loss = op.loss.as<float>(),
-                                 .logits = op.logits.as<std::uint16_t>(),
-                                 .targets = op.targets.as<std::int32_t>(),
-                                 .weights = op.weights.empty() ? nullptr : op.weights.as<float>(),
-                                 .rows = op.logits.rows,
-                                 .cols = static_cast<int>(op.logits.cols),
-                                 .scale = op.scale,
-                                 .softcap = op.softcap},
-                         .stats = op.stats.as<float>(),
-                         .ranks = static_cast<int>(op.stats.size() / (3 * op.logits.rows)),
-                         .first = op.first};
+  DividedArgs args = divided_args(op);
+  args.row.loss = op.loss.as<float>();
+  if (!op.weights.empty()) args.row.weights = op.weights.as<float>();
+  args.row.scale = op.scale;
   launch_divided(args, stream(), [](auto vectors, auto capped) {
     return logit_gradient_kernel<decltype(vectors)::value, decltype(capped)::value>;
   });

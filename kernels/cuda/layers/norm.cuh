@@ -5,8 +5,8 @@
 
 namespace precbench::cuda {
 
-/// Runs a norm's forward. `kernel_of(vectors)` returns its row kernel, which takes `args`. `source` makes h again from the sum, for
-/// copies that the kernel cannot make where h itself is not written.
+/// Runs a norm's forward. `kernel_of(vectors)` returns its row kernel, which takes `args`. `source` makes h again from
+/// the sum, for copies that the kernel cannot make where h itself is not written.
 template <class Op, class Args, class Source, class KernelOf>
 void run_norm(CudaDevice& device, const Op& op, const Args& args, const Source& source,
               const KernelOf& kernel_of) {
@@ -26,7 +26,8 @@ void run_norm(CudaDevice& device, const Op& op, const Args& args, const Source& 
   quantize_from_value(device, op.h);
 }
 
-/// Runs a norm's backward. `args.partial` becomes [blocks, kSums, cols] partial sums: of dweight, and of `dbias` if kSums is 2.
+/// Runs a norm's backward. `args.partial` becomes [blocks, kSums, cols] partial sums: of dweight, and of `dbias` if
+/// kSums is 2.
 template <int kVectors, int kSums, class Op, class Args, class Kernel>
 void run_norm_backward(CudaDevice& device, const Op& op, Args args, const Tensor& dbias,
                        const RowShape& shape, Kernel kernel) {
