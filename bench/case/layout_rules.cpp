@@ -217,6 +217,29 @@ std::optional<std::string> undivided_ranks(const Plan& plan) {
       nearest_text("--gpus", std::max<std::int64_t>(1, (c.gpus + replica / 2) / replica) * replica));
 }
 
+std::optional<std::string> tensor_hosts_reason(const Case& c, const std::vector<std::string>& hosts) {
+  const auto host_of = [&](std::int64_t rank) {
+    return hosts[static_cast<std::size_t>(rank * static_cast<std::int64_t>(hosts.size()) / c.gpus)];
+  };
+  // Tensor ranks are consecutive. Returns the first rank that is not on the host of its group's first rank.
+  const auto first_apart = [&](std::int64_t tensor) {
+    std::int64_t rank = 0;
+    while (rank < c.gpus && host_of(rank) == host_of(rank - rank % tensor)) ++rank;
+    return rank;
+  };
+  const std::int64_t apart = first_apart(c.tensor), first = apart - apart % c.tensor;
+  if (apart == c.gpus) return std::nullopt;
+  const Plan plan = validate(c);
+  const auto near = nearest_that_works(c.tensor, c.tensor, [&](std::int64_t tensor) {
+    return first_apart(tensor) == c.gpus && c.gpus % (tensor * c.context) == 0 &&
+           !undivided_by_tensor(plan, tensor, false);
+  });
+  return fmt::format(
+      "--tensor {}: tensor ranks exchange activations in every layer and must be on one host, but rank {} is on {} and rank "
+      "{} on {}{}",
+      c.tensor, first, host_of(first), apart, host_of(apart), nearest_text("--tensor", near));
+}
+
 std::optional<std::string> undivided_chunks(const Plan& plan) {
   const std::int64_t chunks = 2 * plan.fields.context;
   if (plan.T % chunks == 0) return std::nullopt;

@@ -101,3 +101,28 @@ TEST_CASE("rules of layouts: each names the flag, the rule and the nearest value
       },
       plan_of, told);
 }
+
+TEST_CASE("tensor_hosts_reason: a group's ranks are on one host, or the nearest number that works is named",
+          "[rules][layout]") {
+  const auto why = [](std::int64_t tensor, std::int64_t gpus, const std::vector<std::string>& hosts,
+                      const char* model = "llama3.1-8b") {
+    Case c;
+    c.device = "cuda", c.model = model, c.tensor = tensor, c.gpus = gpus, c.seq = 4096, c.batch = 1;
+    return tensor_hosts_reason(c, hosts);
+  };
+  CHECK_FALSE(why(1, 2, {"a", "b"}));
+  CHECK_FALSE(why(2, 4, {"a", "b"}));
+  CHECK_FALSE(why(4, 8, {"a", "a", "b", "b"}));
+  CHECK_FALSE(why(2, 2, {"a", "a"}));
+  const std::string rule = "tensor ranks exchange activations in every layer and must be on one host, but ";
+  CHECK(why(2, 2, {"a", "b"}) ==
+        "--tensor 2: " + rule + "rank 0 is on a and rank 1 on b; the nearest that works: --tensor 1");
+  CHECK(why(8, 16, {"a", "b", "c", "d"}) ==
+        "--tensor 8: " + rule + "rank 0 is on a and rank 4 on b; the nearest that works: --tensor 4");
+  // Processes that a launcher deals out in turn.
+  CHECK(why(4, 8, {"a", "b", "a", "b"}) ==
+        "--tensor 4: " + rule + "rank 0 is on a and rank 2 on b; the nearest that works: --tensor 2");
+  // A host has seven ranks, but the model does not divide into as many.
+  CHECK(why(14, 14, {"a", "b"}, "qwen2.5-0.5b") ==
+        "--tensor 14: " + rule + "rank 0 is on a and rank 7 on b; the nearest that works: --tensor 1");
+}

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "bench/case/plan.h"
 
@@ -53,6 +54,10 @@ struct Rule {
 std::optional<std::string> undivided_chunks(const Plan& plan);
 std::optional<std::string> undivided_model(const Plan& plan, bool repeats_keys);
 std::optional<std::string> undivided_ranks(const Plan& plan);
+
+/// Returns why tensor ranks of a case would be on several hosts; null if each group is on one. `hosts`: name of the host of
+/// each process; processes have equal shares of the ranks, in order.
+std::optional<std::string> tensor_hosts_reason(const Case& c, const std::vector<std::string>& hosts);
 
 /// Returns the rules with this consequence.
 std::span<const Rule> case_rules(Verdict verdict);

@@ -81,6 +81,7 @@ Environment describe_environment(int threads, int first_gpu, int gpus) {
   env.build = build.flags;
   env.compiler = build.compiler;
   env.host = known(host_name());
+  env.nodes = 1;
   env.cpu = value_in("/proc/cpuinfo", "model name");
   env.threads = threads;
   const UsableCpus cpus = usable_cpus();

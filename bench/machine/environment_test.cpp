@@ -43,4 +43,5 @@ TEST_CASE("describe_environment: a process on one CPU has one thread and the rec
   const Environment env = describe_environment(openmp_threads(), -1, 1);
   CHECK(env.threads == 2);
   CHECK(env.cpus == 1);
+  CHECK(env.nodes == 1);
 }

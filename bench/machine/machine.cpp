@@ -311,6 +311,16 @@ const Machine* find_machine_of_gpu(const std::string& name) {
   return machine == presets.end() ? nullptr : &*machine;
 }
 
+std::optional<Machine> with_nodes(Machine machine, std::int64_t gpus, std::int64_t nodes) {
+  if (nodes < 2) return machine;
+  if (machine.levels.size() < 2) return std::nullopt;
+  NetworkLevel& domain = machine.levels.front();
+  constexpr std::int64_t kMostOfNode = 8;
+  const std::int64_t per_node = gpus / nodes;
+  if (domain.gpus <= kMostOfNode && per_node > 0 && per_node < domain.gpus) domain.gpus = per_node;
+  return machine;
+}
+
 nlohmann::json read_description(const std::string& path, const std::string& flag) {
   std::string text;
   try {

@@ -77,6 +77,10 @@ Machine find_machine(const std::string& name_or_path, const std::string& flag = 
 /// Returns the preset of a GPU by its exact name (gpu_name_of() in machine_names.h); null if there is none.
 const Machine* find_machine_of_gpu(const std::string& name);
 
+/// Returns the machine for `gpus` GPUs on so many nodes, each of which is an NVLink domain unless the domain is a rack; null if
+/// no network between nodes is known.
+std::optional<Machine> with_nodes(Machine machine, std::int64_t gpus, std::int64_t nodes);
+
 /// Parses a machine file. Throws InvalidInput that starts with `where` and names an unknown key, a missing
 /// peak or a number out of range.
 Machine machine_from_json(const nlohmann::json& json, const std::string& name, const std::string& where);

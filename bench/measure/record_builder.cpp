@@ -41,7 +41,7 @@ void RecordBuilder::describe(const Device& device, const DataSource& data, const
   if (record_.env.gpu && record_.support->path() == ExecutionPath::native && !plan_.packs()) {
     Trace trace = accounts.trace;
     trace.attention = attention_setting(plan_, record_.env.cudnn.has_value());
-    record_.predicted = predicted_step(record_.env.gpu->name, trace, plan_.ranks);
+    record_.predicted = predicted_step(record_.env.gpu->name, trace, plan_.ranks, share_.nodes);
   }
   if (record_.support->path() == ExecutionPath::unsupported)
     for (const GemmPath* path : {&record_.support->fprop, &record_.support->dgrad, &record_.support->wgrad})

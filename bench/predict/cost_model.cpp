@@ -236,8 +236,9 @@ StepEstimate estimate_step(const CostModel& model, const Trace& trace, const Tim
 }
 
 std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Trace& trace,
-                                            std::int64_t ranks) {
-  const Machine* machine = find_machine_of_gpu(gpu_name);
+                                            std::int64_t ranks, std::int64_t nodes) {
+  const Machine* preset = find_machine_of_gpu(gpu_name);
+  const auto machine = preset ? with_nodes(*preset, ranks, nodes) : std::nullopt;
   if (!machine) return std::nullopt;
   try {
     const CostModel model(*machine);

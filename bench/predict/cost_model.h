@@ -93,10 +93,10 @@ struct StepEstimate {
   double borrowed_share() const;
 };
 
-/// Returns the prediction of a step on GPUs of that name, as a record has it; null if no machine file has the name or
-/// no rates exist for it.
+/// Returns the prediction of a step on GPUs of that name on so many nodes, as a record has it; null if no machine file has
+/// the name, no rates exist for it, or no network between nodes is known.
 std::optional<PredictedStep> predicted_step(const std::string& gpu_name, const Trace& trace,
-                                            std::int64_t ranks);
+                                            std::int64_t ranks, std::int64_t nodes = 1);
 /// Returns the estimate of a case's step on such GPUs; null also if it cannot run or its formats are not native there.
 std::optional<StepEstimate> estimated_step(const std::string& gpu_name, const Plan& plan);
 

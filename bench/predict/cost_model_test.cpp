@@ -177,6 +177,18 @@ TEST_CASE("predicted_step: of a known GPU, from its name alone", "[cost-model]")
   CHECK_FALSE(predicted_step("NVIDIA H200 MIG 1g.18gb", trace, 1));
 }
 
+TEST_CASE("predicted_step: two GPUs on two nodes share the nodes' network, which must be known",
+          "[cost-model]") {
+  const Trace trace = dry_run(plan_of("llama3.2-1b", "bf16", 2, "fsdp"), nullptr).trace;
+  const auto together = predicted_step("NVIDIA H200", trace, 2),
+             apart = predicted_step("NVIDIA H200", trace, 2, 2);
+  REQUIRE((together && apart));
+  CHECK(apart->step_ms > 1.1 * together->step_ms);
+  CHECK_FALSE(with_nodes(find_machine("h200-nvl"), 2, 2));
+  CHECK(with_nodes(find_machine("h200"), 16, 2)->levels.front().gpus == 8);
+  CHECK(with_nodes(find_machine("h200"), 8, 2)->levels.front().gpus == 4);
+}
+
 TEST_CASE("CostModel::rates_of: the same as the times of each op, also of ops that were timed before",
           "[cost-model]") {
   Trace trace = dry_run(plan_of("llama3.2-1b", "tensorwise", 2, "fsdp"), nullptr).trace;

@@ -42,10 +42,12 @@ std::optional<std::string> predict_record(const Record& record, OwnPrediction& r
   if (!record.support || record.support->path() != ExecutionPath::native) return "emulated";
   const double measured_ms = step_ms_of_speed(record).value_or(0);
   if (measured_ms <= 0) return "no step time";
-  const Machine* machine = machine_with_rates(record.env.gpu->name);
-  if (!machine) return fmt::format("no rates of {}", record.env.gpu->name);
+  const Machine* preset = machine_with_rates(record.env.gpu->name);
+  if (!preset) return fmt::format("no rates of {}", record.env.gpu->name);
   try {
     const Plan plan = validate(case_from_json(record.case_fields));
+    const auto machine = with_nodes(*preset, plan.ranks, record.env.nodes.value_or(1));
+    if (!machine) return "no network between nodes";
     if (unsupported_reason(plan)) return "does not run any more";
     if (!runs_natively(plan, *machine)) return "emulated";
     if (plan.packs()) return "packed documents";

@@ -312,15 +312,12 @@ Machine published_machine(const PublishedPoint& point) {
       throw InvalidInput(fmt::format("no machine file of the GPU {}", point.gpu));
     }
   }();
-  if (!point.nodes || !point.gpus || *point.nodes < 2 || machine.levels.size() < 2) return machine;
-  // GPUs of one node are an NVLink domain, unless the domain is a rack.
-  const std::int64_t per_node = *point.gpus / *point.nodes;
-  NetworkLevel& domain = machine.levels.front();
-  constexpr std::int64_t kMostOfNode = 8;
-  if (domain.gpus <= kMostOfNode && per_node > 0 && per_node < domain.gpus) domain.gpus = per_node;
+  if (!point.nodes || !point.gpus || *point.nodes < 2) return machine;
+  auto spread = with_nodes(machine, *point.gpus, *point.nodes);
+  if (!spread) return machine;
   if (const auto gigabits = gigabits_per_node(point.machine_notes))
-    machine.levels.back().gb_per_s = *gigabits / 8 / static_cast<double>(domain.gpus);
-  return machine;
+    spread->levels.back().gb_per_s = *gigabits / 8 / static_cast<double>(spread->levels.front().gpus);
+  return *spread;
 }
 
 }  // namespace precbench

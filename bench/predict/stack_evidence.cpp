@@ -104,6 +104,7 @@ std::optional<Work> work_of(const Record& record) {
   if (record.status != Status::ok || !record.env.gpu || !record.metrics || !record.metrics->tokens_per_s)
     return std::nullopt;
   const Case c = case_from_json(record.case_fields);
+  if (record.env.nodes.value_or(1) > 1) return std::nullopt;
   if (c.gpus > 1 && (c.parallel != "fsdp" || c.reshard != "on")) return std::nullopt;
   return Work{c.model, c.layers, c.gpus, c.batch, c.seq, c.accumulation, c.recipe, c.gather};
 }

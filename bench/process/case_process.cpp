@@ -125,12 +125,13 @@ nlohmann::ordered_json task_to_json(const Case& c, const NodeShare& share) {
             {"first", share.first},
             {"local", share.local},
             {"first_gpu", share.first_gpu},
-            {"beside_others", share.beside_others}}}};
+            {"beside_others", share.beside_others},
+            {"nodes", share.nodes}}}};
 }
 
 NodeShare share_from_json(const nlohmann::ordered_json& json) {
-  return {json.at("world").get<int>(), json.at("first").get<int>(), json.at("local").get<int>(),
-          json.at("first_gpu").get<int>(), json.at("beside_others").get<bool>()};
+  return {json.at("world").get<int>(),     json.at("first").get<int>(),          json.at("local").get<int>(),
+          json.at("first_gpu").get<int>(), json.at("beside_others").get<bool>(), json.at("nodes").get<int>()};
 }
 
 /// Runs in the child between fork and exec: only async-signal-safe calls.

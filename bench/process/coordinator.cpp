@@ -5,9 +5,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <thread>
 #include <utility>
 
+#include "bench/case/rules.h"
 #include "bench/machine/environment.h"
 #include "bench/process/handshake.h"
 #include "bench/process/standard_error.h"
@@ -93,6 +95,19 @@ Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::
   for (int process = 1; process < nodes.count; ++process)
     workers_.push_back({process, "", Link(), grid.empty(), true});
   meet(address, grid);
+  for (const Case& c : grid)
+    if (const auto why = tensor_hosts_reason(c, hosts())) give_up(*why);
+}
+
+std::vector<std::string> Coordinator::hosts() const {
+  std::vector<std::string> hosts = {host_};
+  for (const Worker& f : workers_) hosts.push_back(f.host);
+  return hosts;
+}
+
+int Coordinator::nodes() const {
+  const std::vector<std::string> all = hosts();
+  return static_cast<int>(std::set<std::string>(all.begin(), all.end()).size());
 }
 
 std::vector<int> Coordinator::missing() const {
@@ -311,7 +326,8 @@ CaseProcessResult Coordinator::run(const std::vector<std::string>& command, cons
     f.reported = false;
     f.link.send({{"do", "run"}, {"case", case_to_json(plan.fields)}});
   }
-  const NodeShare share = share_of(nodes_, plan.ranks, visible_gpus_);
+  NodeShare share = share_of(nodes_, plan.ranks, visible_gpus_);
+  share.nodes = nodes();
   CaseProcessResult own = run_case_process(command, plan.fields, share, timeout_s, [&] {
     listen(plan);
     late();

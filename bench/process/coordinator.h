@@ -38,8 +38,9 @@ struct Timeouts {
 class Coordinator {
  public:
   /// Waits for all other processes, which must know `secret` and have the cases of `grid` (empty: any). Says at
-  /// once on standard error for which ones it waits. Throws InvalidInput if one does not connect in time, or as
-  /// soon as it is known that the processes cannot agree; the others then learn the reason.
+  /// once on standard error for which ones it waits. Throws InvalidInput if one does not connect in time, as
+  /// soon as it is known that the processes cannot agree, or if tensor ranks of a case would be on several hosts;
+  /// the others then learn the reason.
   Coordinator(const Nodes& nodes, const Address& address, const std::string& secret,
               const Timeouts& timeouts = {}, const std::vector<Case>& grid = {});
 
@@ -53,6 +54,9 @@ class Coordinator {
 
   /// Returns the processes without which no further case can run, each as "process 1 (node-2)".
   std::vector<std::string> lost() const;
+
+  /// Number of hosts with different names that the processes run on.
+  int nodes() const;
 
   /// Tells the others to exit with this status. Without it they conclude that the coordinator has died.
   void finish(int status);
@@ -73,6 +77,7 @@ class Coordinator {
     bool met() const { return agreed && link.open(); }
   };
   void meet(const Address& address, const std::vector<Case>& grid);
+  std::vector<std::string> hosts() const;  // by process
   std::vector<int> missing() const;
   /// Reads the summary of a worker's sweep, if it has arrived. Returns why the sweeps differ; null if they do not.
   std::optional<std::string> hear(Worker& worker, const nlohmann::ordered_json& own);

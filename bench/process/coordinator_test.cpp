@@ -336,7 +336,9 @@ TEST_CASE("Coordinator: a stopped worker makes the case time out and is named", 
     CHECK(sweep.rows()[kHang].status == Status::timeout);
     CHECK(sweep.error_of(kHang).starts_with(
         process_1("rank 1") + fmt::format(" did not report: still running after {} s (--timeout)", limit)));
+    CHECK(sweep.error_of(kHang).ends_with("; process 1 (" + host_name() + "): the connection to it is lost"));
     CHECK(sweep.rows().size() == 1);
+    CHECK(sweep.counted_rows().empty());
     kill(sweep.pid(1), SIGCONT);
     CHECK(sweep.exit_status(1) == kCoordinatorGone);
     CHECK(eventually([&] { return !sweep.any_part_alive(); }));

@@ -16,6 +16,7 @@ struct NodeShare {
   int world = 0, first = 0, local = 0, first_gpu = 0;
   bool beside_others =
       false;  ///< other cases run at the same time, perhaps on the same GPUs: no speed is measured
+  int nodes = 1;  ///< hosts of all ranks
 
   bool operator==(const NodeShare&) const = default;
 };

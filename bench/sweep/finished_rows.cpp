@@ -214,7 +214,7 @@ void print_notes(const RowNotes& notes, const Rows& rows) {
 }  // namespace
 
 bool lost_a_process(const Record& record) {
-  return record.status == Status::crashed && record.error && Coordinator::says_lost(*record.error);
+  return is_failure(record.status) && record.error && Coordinator::says_lost(*record.error);
 }
 
 bool lacked_memory_beside_others(const Record& record) {

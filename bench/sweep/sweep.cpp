@@ -70,6 +70,9 @@ bool killed_from_outside(const CaseProcessResult& result) {
   return result.end == End::signalled && result.code == SIGKILL && !result.out_of_memory;
 }
 
+/// Returns the number of hosts that the ranks of a case run on.
+int nodes_of(const SweepOptions& options) { return options.coordinator ? options.coordinator->nodes() : 1; }
+
 /// `place`: index among the cases that run at a time.
 CaseProcessResult run_everywhere(const Plan& plan, const SweepOptions& options, int place,
                                  const std::function<bool()>& stop) {
@@ -113,6 +116,7 @@ Record row_of_one(const Plan& plan, const CaseProcessResult& result, double time
 Record row_of(const Plan& plan, const CaseProcessResult& result, const SweepOptions& options) {
   Record record = row_of_one(plan, result, options.timeout_s);
   record.study = plan.study;
+  record.env.nodes = nodes_of(options);
   if (record.error) record.error = at(result) + *record.error;
   if (options.at_once > 1 && record.metrics) {
     record.metrics = Metrics{};
@@ -154,7 +158,11 @@ Rows finished_rows(const SweepFolder& folder, const std::vector<Plan>& grid, con
   }
   if (!fs::exists(path)) return {};
   if (const auto repaired = repair_tail(path)) log_line(*repaired);
-  return read_finished_rows(path, grid, options.retry_failed);
+  return read_finished_rows(path, grid, options.retry_failed, [&](const std::string& device) {
+    Environment env = local_environment(device);
+    env.nodes = nodes_of(options);
+    return env;
+  });
 }
 
 /// Returns the first runs, by id, of the cases that lack a row.
@@ -247,8 +255,9 @@ struct Sweep {
     if (killed) result = run_everywhere(plan, options, place, stop);
     if (result.end == End::interrupted || result.end == End::stopped) return std::nullopt;
     Record record = row_of(plan, result, options);
-    // The part of a process may die, and be reported, a moment before the process itself.
-    if (options.coordinator && record.status == Status::crashed && !lost_a_process(record))
+    // The part of a process may die, and be reported, a moment before the process itself. A silent process is lost when the
+    // time is over.
+    if (options.coordinator && is_failure(record.status) && !lost_a_process(record))
       for (const std::string& process : options.coordinator->lost())
         record.error = fmt::format("{}; {}: {}", record.error.value_or(""), process, Coordinator::kLost);
     if (killed)

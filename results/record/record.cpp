@@ -1,6 +1,8 @@
 // Conversion between records and JSON. The fields of each struct (record_fields.h) drive both directions.
 #include "results/record/record.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -46,10 +48,10 @@ bool left_out(std::string_view key) {
          key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
          key == "bytes" || key == "predicted_dispatch" || key == "predicted_combine" || key == "flow" ||
          key == "route_flips" || key == "cpus" || key == "cpu_quota" || key == "speed_from" ||
-         key == "sensitivity" || key == "note" || key == "verified" || key == "trained_tokens" ||
-         key == "steady" || key == "against" || key == "outputs" || key == "shape" || key == "formats" ||
-         key == "readings" || key == "sizes" || key == "bytes_per_token" ||
-         key == "held_out_bytes_per_token";
+         key == "nodes" || key == "sensitivity" || key == "note" || key == "verified" ||
+         key == "trained_tokens" || key == "steady" || key == "against" || key == "outputs" ||
+         key == "shape" || key == "formats" || key == "readings" || key == "sizes" ||
+         key == "bytes_per_token" || key == "held_out_bytes_per_token";
 }
 
 /// Returns true for keys of a T that are omitted if null. Memory has a `predicted` that is not.
@@ -219,7 +221,8 @@ bool only_where_used(const std::string& case_field) {
 }
 
 std::string machine_of(const Environment& env) {
-  return env.gpu ? env.gpu->name : env.cpu.value_or("unknown CPU");
+  const std::string name = env.gpu ? env.gpu->name : env.cpu.value_or("unknown CPU");
+  return env.nodes.value_or(1) > 1 ? fmt::format("{} on {} nodes", name, *env.nodes) : name;
 }
 
 void to_json(nlohmann::ordered_json& json, const Record& record) {

@@ -58,6 +58,7 @@ struct Environment {
   std::optional<std::string> build;     ///< build type and relevant flags
   std::optional<std::string> compiler;  ///< name and version
   std::optional<std::string> host;
+  std::optional<std::int64_t> nodes;    ///< hosts of all ranks, told apart by name; null in older records
   std::optional<std::string> cpu;       ///< model name
   std::optional<std::int64_t> threads;  ///< CPU threads of all ranks together
   /// CPUs of the process's affinity mask, and CPU seconds per second that its control groups allow (null: no

@@ -25,7 +25,7 @@ void each_field(S& s, F&& f) {
 template <Is<Environment> S, class F>
 void each_field(S& s, F&& f) {
   f("git", s.git), f("dirty", s.dirty), f("build", s.build), f("compiler", s.compiler), f("host", s.host);
-  f("cpu", s.cpu), f("threads", s.threads), f("cpus", s.cpus);
+  f("nodes", s.nodes), f("cpu", s.cpu), f("threads", s.threads), f("cpus", s.cpus);
   f("cpu_quota", s.cpu_quota), f("gpu", s.gpu);
   f("cuda", s.cuda), f("cublaslt", s.cublaslt), f("cudnn", s.cudnn), f("nccl", s.nccl);
 }

@@ -180,6 +180,7 @@ TEST_CASE("Schema: scalar_fields lists every scalar with its unit", "[record]") 
   for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
     path->kernels = "own", path->emulated_shapes = "8 x 16 x 24";
   full.support->verified = true;
+  full.env.nodes = 2;
   full.env.cpus = 8;
   full.env.cpu_quota = 3.5;
   full.metrics->speed_from = "mean";
@@ -255,6 +256,7 @@ TEST_CASE("Record: members of younger programs are written only if known", "[rec
        {4096, 4096, 1024}},
       {"/breakdown/ops/0/formats", [](Record& r) { r.breakdown->ops.front().formats = "e4m3 1x32 ue8m0"; },
        "e4m3 1x32 ue8m0"},
+      {"/env/nodes", [](Record& r) { r.env.nodes = 2; }, 2},
       {"/support/verified", [](Record& r) { r.support->verified = true; }, true},
       {"/support/verified", [](Record& r) { r.support->verified = false; }, false},
       {"/support/wgrad/kernels", [](Record& r) { r.support->wgrad.kernels = "own 256x128"; }, "own 256x128"},

@@ -25,7 +25,7 @@ const char* const kMemory = "peak memory";
 
 /// Returns the GPU model; empty if unknown, as for a case that failed early.
 std::string gpu_of(const LocatedRecord& located) {
-  if (located.env().gpu) return located.env().gpu->name;
+  if (located.env().gpu) return machine_of(located.env());
   return located.env().cpu || located.record.status == Status::ok ? "none (the CPU device)" : "";
 }
 

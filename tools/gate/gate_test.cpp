@@ -220,6 +220,10 @@ TEST_CASE("judge: other GPU models and method versions and execution paths are r
   CHECK(refusal({kGateBase, other}, {kGateBase}) ==
         "the baseline mixes GPU models NVIDIA H200, NVIDIA B200; check one at a time");
   CHECK(refusal({kGateBase}, {kGateBase, other}).find("this run mixes GPU models") == 0);
+  Record spread = kGateBase;
+  spread.env.nodes = 2;
+  CHECK(
+      contains(refusal({kGateBase}, {spread}), "this run of NVIDIA H200 on 2 nodes: they are not compared"));
   CHECK(refusal({kGateBase}, {samples::cpu_record("bf16")}) ==
         "the baseline is of GPU model NVIDIA H200, this run of none (the CPU device): they are not compared; "
         "--accept --replace makes a baseline of this run");
