@@ -268,6 +268,7 @@ def settings_of(case):
     settings += [f"{case['accumulation']} micro-steps, grad-sync {case['grad_sync']}, reshard {case.get('reshard', 'on')}"
                  ] if case["accumulation"] > 1 else []
     settings += [f"context {case['context']}"] if case.get("context", 1) > 1 else []
+    settings += ["ring"] if case.get("context_exchange") == "ring" else []
     settings += [f"tensor {case['tensor']}"] if case.get("tensor", 1) > 1 else []
     settings += ["BF16 gather"] if case.get("tensor_gather") == "bf16" else []
     settings += [f"ep {case['ep']}"] if case.get("ep", 1) > 1 else []
@@ -319,8 +320,9 @@ def before_measurement_long():
 
 
 def before_measurement_context():
-    """The predictions of context-h200.json, which need two and four H200."""
-    return table(BEFORE_COLUMNS, [before_row(*one) for one in predicted_file("context-h200.json", {})])
+    """The predictions of context-h200.json and ring-h200.json, which need two and four H200."""
+    found = [*predicted_file("context-h200.json", {}), *predicted_file("ring-h200.json", {}, context_exchange="ring")]
+    return table(BEFORE_COLUMNS, [before_row(*one) for one in found])
 
 
 def before_measurement_tensor():
