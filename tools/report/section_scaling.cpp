@@ -31,7 +31,8 @@ using Work = std::pair<std::string, std::string>;  ///< recipe and setting
 Work work_on_one_gpu(const MachineRecords& machine, const Row& row) {
   return {text_of(row, "recipe"),
           setting_of(machine, row,
-                     {"gpus", "parallel", "shard_group", "context", "gather", "reshard", "grad_sync"})};
+                     {"gpus", "parallel", "shard_group", "context", "context_exchange", "tensor", "tensor_gather",
+                      "gather", "reshard", "grad_sync"})};
 }
 
 /// One-GPU rows of the same work: the first one, and the last one of each parallel strategy.

@@ -111,12 +111,21 @@ TEST_CASE("scaling section: small traffic keeps its digits and only existing col
 }
 
 TEST_CASE("scaling section: ranks that share sequences are compared with one GPU", "[sections][context]") {
-  std::vector<Record> records = two_gathers("tensorwise");
-  for (Record& record : records) record.case_fields["context"] = record.case_fields["gpus"];
-  const std::string text = section_of(records, "Scaling over GPUs");
-  INFO(text);
-  CHECK(contains(text, "gpus  context  "));
-  CHECK(contains(text, "Efficiency: "));
+  using Fields = std::vector<std::pair<const char*, const char*>>;
+  for (const auto& [axis, others] : {std::pair<const char*, Fields>{"context", {}},
+                                     {"context", {{"context_exchange", "ring"}}},
+                                     {"tensor", {{"tensor_gather", "fp8"}}}}) {
+    std::vector<Record> records = two_gathers("tensorwise");
+    for (Record& record : records) {
+      record.case_fields[axis] = record.case_fields["gpus"];
+      if (record.case_fields["gpus"] == 1) continue;
+      for (const auto& [field, value] : others) record.case_fields[field] = value;
+    }
+    const std::string text = section_of(records, "Scaling over GPUs");
+    INFO(text);
+    CHECK(contains(text, std::string("  ") + axis + "  "));
+    CHECK(contains(text, "Efficiency: "));
+  }
 }
 
 TEST_CASE("speed section: SOL measured uses the best rates of all cases", "[sections]") {
