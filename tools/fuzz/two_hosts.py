@@ -330,10 +330,12 @@ class Tests:
         self.injection, self.program = FaultInjection(), arguments.program
         self.gpus = os.path.basename(self.program) == "precbench"
         self.sweep = ["sweep", "--device", "cuda", "--gpus", "2", "--model", "tiny", "--recipe", "bf16,tensorwise", "--parallel",
-                      "fsdp", "--seq", "128", "--batch", "2", *(["--steps", "20"] if self.gpus else ["--steps", "50", "--seed", "1-2"])]
+                      "fsdp", "--seq", "128", "--batch", "2", "--steps", "20" if self.gpus else "50",
+                      *([] if self.gpus else ["--seed", "1-2"])]
         self.cases, self.namespaces = 2 if self.gpus else 4, True
         self.shim = os.path.join(self.injection.folder, "shim.so")
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-o", self.shim, "-", "-ldl"], input=SHIM.encode(), check=True)
+        compiler = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-x", "c", "-o", self.shim, "-", "-ldl"]
+        subprocess.run(compiler, input=SHIM.encode(), check=True)
 
     def all(self):
         tests = {"undisturbed": undisturbed,
