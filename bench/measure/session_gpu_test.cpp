@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 
@@ -53,17 +54,18 @@ Record run_gpu(const Case& c) {
   return record;
 }
 
-/// Looks up a token far beyond the embedding table.
+/// Looks tokens up in a table at an address where nothing is.
 Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
   setenv("CUDA_LAUNCH_BLOCKING", "1", 1);  // attributes the error to its op
   const std::unique_ptr<Device> gpu = make_gpu_device(0);
   Buffers buffers(*gpu);
-  const std::vector<std::int32_t> tokens(64, 1 << 30);
-  const Tensor bad = buffers.tensor(DType::i32, 64, 1), table = buffers.tensor(DType::bf16, 256, 128),
-               x = buffers.tensor(DType::bf16, 64, 128);
-  gpu->upload(bad, tokens.data());
+  const std::vector<std::int32_t> ones(64, 1);
+  const Tensor tokens = buffers.tensor(DType::i32, 64, 1), x = buffers.tensor(DType::bf16, 64, 128);
+  Tensor nowhere = buffers.tensor(DType::bf16, 256, 128);
+  nowhere.data = reinterpret_cast<void*>(std::uintptr_t{4096});
+  gpu->upload(tokens, ones.data());
   gpu->synchronize();
-  gpu->embedding({x, bad, table});
+  gpu->embedding({x, tokens, nowhere});
   gpu->synchronize();
   return start_record(validate(c));
 }

@@ -42,7 +42,8 @@ TEST_CASE("kept: data quantized in forward has the bits of quantizing in backwar
   }
 }
 
-TEST_CASE("kept: data quantized in forward has the bits of quantizing in backward on a GPU", "[kept]") {
+TEST_CASE("kept: data quantized in forward has the bits of quantizing in backward on a GPU",
+          "[gpu][kept]") {
   if (!gpu_here()) return;
   const auto gpu = [] { return make_gpu_device(0, {.autotune = false, .deterministic = true}); };
   for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"}) {
