@@ -78,6 +78,20 @@ def beside_pytorch(folder="h200/beside-pytorch"):
                   "PyTorch peak GiB", "precbench peak GiB"], rows)
 
 
+def tensor_losses():
+    """Losses of two tensor ranks beside one GPU's, over the steps that both ran."""
+    losses, rows = {}, []
+    for record in lines("h200/tensor-two.jsonl.xz"):
+        case = record["case"]
+        model = "2 small blocks" if case["model"].endswith(".json") else case["model"]
+        losses.setdefault((model, case["recipe"]), {})[case["gpus"]] = record["training"]["loss"]
+    for (model, recipe), by_gpus in losses.items():
+        pairs = list(zip(by_gpus[1], by_gpus[2]))
+        rows.append([model, recipe, str(len(pairs)), f"{pairs[-1][0]:.4f}", f"{pairs[-1][1]:.4f}",
+                     f"{100 * max(abs(two / one - 1) for one, two in pairs):.3f}%"])
+    return table(["model", "recipe", "steps", "last loss, one GPU", "two tensor ranks", "largest difference of a step"], rows)
+
+
 def fsdp2():
     """FSDP beside PyTorch FSDP2 on two and on four GPUs, one row per line of PyTorch's and setting of --reshard."""
     rows = []
@@ -359,7 +373,8 @@ TABLES = {"causes-bf16-steps": lambda: held_out_gaps("steps in BF16", BF16_STEPS
           "causes-decay": lambda: held_out_gaps("learning rate of the forks", DECAY, ["rowwise", "mxfp8", "rowwise_e5m2"]),
           "beside-pytorch": beside_pytorch, "beside-pytorch-h100": lambda: beside_pytorch("h100/beside-pytorch"),
           "beside-pytorch-families": lambda: beside_pytorch("h100/beside-pytorch-families"),
-          "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"), "fsdp2": fsdp2, "sizes": sizes,
+          "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"),
+          "beside-pytorch-tensor": lambda: beside_pytorch("h200/beside-pytorch-tensor"), "tensor-losses": tensor_losses, "fsdp2": fsdp2, "sizes": sizes,
           "causes-base": base_precision, "causes-texts": lambda: two_texts("smollm2", 60), "causes-texts-gemma3": lambda: two_texts("gemma3", 40), "causes-scratch": served_from_scratch, "text-spread": text_spread,
           "fork-and-scratch": fork_and_scratch, "age-law": age_law,
           "kernel-ops": kernel_ops, "grouped-cublaslt": grouped_cublaslt}

@@ -311,6 +311,7 @@ def measured_since(path):
 
 
 LONG_RECORDS = "h200/predicted-long.jsonl.xz"
+TWO_GPU_RECORDS = "h200/predicted-two-gpus.jsonl.xz"
 LONG_FLOORS = 0.03, 0.06  # of the median and the worst error of steps of 16,384 tokens and more
 
 
@@ -319,24 +320,53 @@ def before_measurement_long():
     return table(BEFORE_COLUMNS, [before_row(*one) for one in predicted_file("long-h200.json", measured_since(LONG_RECORDS))])
 
 
+def context_predictions():
+    """The predictions of context-h200.json and ring-h200.json, of two and four H200, as predicted_file() returns them."""
+    return [*predicted_file("context-h200.json", measured_since(TWO_GPU_RECORDS)),
+            *predicted_file("ring-h200.json", {}, context_exchange="ring")]
+
+
+def tensor_predictions():
+    """The predictions of tensor-h200.json likewise."""
+    common = {"model": "llama3.1-8b", "seq": 8192, "master": "fp32"}
+    return list(predicted_file("tensor-h200.json", measured_since(TWO_GPU_RECORDS), **common))
+
+
+def measured_long():
+    """The predictions of long-h200.json that were measured."""
+    return measured_of(predicted_file("long-h200.json", measured_since(LONG_RECORDS)))
+
+
+def measured_of(predictions):
+    return [(case, guess, ms) for case, guess, ms in predictions if ms]
+
+
 def before_measurement_context():
-    """The predictions of context-h200.json and ring-h200.json, which need two and four H200."""
-    found = [*predicted_file("context-h200.json", {}), *predicted_file("ring-h200.json", {}, context_exchange="ring")]
-    return table(BEFORE_COLUMNS, [before_row(*one) for one in found])
+    return table(BEFORE_COLUMNS, [before_row(*one) for one in context_predictions()])
 
 
 def before_measurement_tensor():
-    """The predictions of tensor-h200.json, which need two and four H200."""
-    common = {"model": "llama3.1-8b", "seq": 8192, "master": "fp32"}
-    return table(BEFORE_COLUMNS, [before_row(*one) for one in predicted_file("tensor-h200.json", {}, **common)])
+    return table(BEFORE_COLUMNS, [before_row(*one) for one in tensor_predictions()])
+
+
+def before_measurement_ranks():
+    """Errors of the measured predictions of context and tensor ranks, and of all since long-h200.json."""
+    tensor, context = measured_of(tensor_predictions()), measured_of(context_predictions())
+    return group_table([("2 tensor ranks", tensor), ("2 context ranks", context), ("both", tensor + context),
+                        ("both and the long sequences", tensor + context + measured_long())])
 
 
 def before_measurement_groups():
     """Errors of the predictions of long-h200.json by length."""
-    found = [(case, guess, ms) for case, guess, ms in predicted_file("long-h200.json", measured_since(LONG_RECORDS)) if ms]
+    found = measured_long()
     groups = [(f"{seq:,} tokens", [one for one in found if one[0]["seq"] == seq]) for seq in (16384, 32768, 65536)]
     groups += [("16,384 to 65,536 tokens", [one for one in found if one[0]["seq"] >= 16384]),
                ("2,048 and 4,096 tokens", [one for one in found if one[0]["seq"] < 16384]), ("all", found)]
+    return group_table(groups)
+
+
+def group_table(groups):
+    """Returns the errors of groups of measured predictions. `groups`: (name, steps)."""
     rows = []
     for name, steps in groups:
         if not steps:
@@ -527,7 +557,7 @@ TABLES = {"layout-verdicts": layout_verdicts, "layouts-compared": layouts_compar
           "layouts-not-predicted": lambda: layout_reasons("not predicted"),
           "before-measurement": before_measurement, "before-measurement-long": before_measurement_long,
           "before-measurement-context": before_measurement_context, "before-measurement-tensor": before_measurement_tensor,
-          "before-measurement-groups": before_measurement_groups,
+          "before-measurement-groups": before_measurement_groups, "before-measurement-ranks": before_measurement_ranks,
           "layouts-measured": layouts_measured, "advised-speeds": advised_speeds, "advised-losses": advised_losses,
           "predicted-own": predicted_own, "stack-examples": stack_examples, "stack-held-out": stack_held_out,
           "predicted-groups": predicted_groups, "predicted-blackwell": predicted_blackwell,

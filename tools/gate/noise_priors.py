@@ -21,6 +21,7 @@ PAGE = ROOT / "tools/gate/README.md"
 SOURCE = ROOT / "tools/gate/gate_noise.cpp"
 FAST_LEARNING = 1e-4  # kFastLearning
 LIMIT_OVER_SD = 3
+FEWEST_STEPS = 5  # of a record: the median of fewer says little about a later run
 # Name of the constant in gate_noise.cpp, and how the page calls the kind.
 KINDS = {
     "GpuStepTime": "GPU step time",
@@ -45,6 +46,8 @@ def read_cases():
                 continue
             if not isinstance(record, dict) or record.get("status") != "ok":
                 continue
+            if record.get("training") and len(record["training"]["loss"]) < FEWEST_STEPS:
+                continue
             env = record["env"]
             machine = env["gpu"]["name"] if env.get("gpu") else f"CPU {env.get('cpu')} {env.get('threads')}"
             cases[record["id"], machine].setdefault(record["created"], record)
@@ -61,7 +64,7 @@ def final_losses(records):
     """Returns the mean loss over the last tenth of the steps that all have done, as in statistics.h."""
     curves = [r["training"]["loss"] for r in records if r.get("training") and r["training"]["loss"]]
     steps = min(map(len, curves), default=0)
-    if steps < 5:
+    if steps < FEWEST_STEPS:
         return []
     window = max(5, steps // 10)
     ends = [statistics.fmean(curve[steps - window:steps]) for curve in curves]
