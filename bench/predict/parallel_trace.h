@@ -1,5 +1,5 @@
-// Traces of parallelism that this program predicts and does not run: tensor parallelism with sequence parallelism and
-// a sharded optimizer, applied to the trace of one rank.
+// Traces of layouts, derived by rule instead of from their own steps: tensor parallelism with sequence parallelism and a
+// sharded optimizer, applied to the trace of one rank.
 //
 // The dry run traces one of the data and context ranks as it would run, with a model of its share of the heads, of the
 // FFN and of the vocabulary. Here the trace gets what it lacks:

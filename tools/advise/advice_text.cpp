@@ -154,8 +154,7 @@ std::string reasons_against(const Advice& advice) {
   return words;
 }
 
-/// Returns a sentence about a change with which training all weights fits. No change has tensor or pipeline ranks, which precbench
-/// only predicts.
+/// Returns a sentence about a change with which training all weights fits. Changes with tensor or pipeline ranks are not tried.
 std::string fits_with(const std::string& change) {
   const bool more_gpus = change.find("--gpus") != std::string::npos;
   return fmt::format("It fits with {}{}.", change,

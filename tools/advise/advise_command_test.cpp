@@ -254,6 +254,7 @@ TEST_CASE("advise: large models and experts get layouts of ranks, which it says 
   CHECK(dense.at("recommended").at("recipe") == "tensorwise");
   CHECK(setting.at("tensor").get<int>() * setting.at("pipeline").get<int>() > 1);
   CHECK(dense.at("recommended").at("runs") == false);
+  CHECK(contains(dense.at("notes").dump(), "precbench runs no pipeline"));
   CHECK(contains(dense.at("notes").dump(), "precbench plan searches more"));
   // The commands that measure it run on four GPUs.
   for (const std::string command : dense.at("measure")) {

@@ -466,8 +466,9 @@ class TableBuilder {
     if (!any) return;
     if (std::any_of(table_.rows.begin(), table_.rows.end(), [](const SpeedRow& row) { return !row.runs; }))
       table_.notes.push_back(
-          "Layouts with tensor or pipeline ranks are predicted for programs that have them; precbench does not run them on GPUs. "
-          "Each recipe has the fastest of a few layouts, so part of a speed-up may come from the layout. precbench plan searches more.");
+          "Some of these layouts are predicted for programs that have them: precbench runs no pipeline, and tensor ranks of some "
+          "models only. Each recipe has the fastest of a few layouts, so part of a speed-up may come from the layout. precbench plan "
+          "searches more.");
     if (host_.rates_borrowed_from) table_.rates_borrowed_from = host_.rates_borrowed_from(table_.gpu);
     table_.notes.push_back(fmt::format(
         "Predicted by the cost model for {} from its peaks, its network and measured rates of ops{}, "
