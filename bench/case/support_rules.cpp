@@ -10,6 +10,7 @@
 #include "bench/case/rules.h"
 #include "kernels/base/plural.h"
 #include "kernels/gpu/device_info.h"
+#include "models/transformer/state/shared_layout.h"
 
 namespace precbench {
 namespace {
@@ -85,7 +86,9 @@ Why dispatched_rows(const Plan& plan) {
 Why divided_group(const Plan& plan) {
   const MomentFormats& formats = plan.parameters.moments;
   if (formats.m != StateFormat::coat && formats.v != StateFormat::coat) return std::nullopt;
-  const Layout layout(plan.model, plan.parameters.parallel.weight_shards(), plan.parameters.whole_blocks());
+  const auto shared =
+      shared_layout(plan.model, plan.parameters.parallel.weight_shards(), plan.parameters.whole_blocks());
+  const Layout& layout = *shared;
   for (int unit = 0; unit < layout.unit_count(); ++unit)
     for (int shard = 0; shard < layout.shards(); ++shard)
       for (const Piece& piece : layout.pieces(unit, shard))
@@ -194,7 +197,8 @@ Why several_scalings(const Plan& plan) {
 Why padded_gather(const Plan& plan) {
   if (!plan.parameters.whole_blocks()) return std::nullopt;
   const int shards = plan.parameters.parallel.weight_shards();
-  const Layout layout(plan.model, shards, true);
+  const auto shared = shared_layout(plan.model, shards, true);
+  const Layout& layout = *shared;
   const int unit = layout.block_unit(0);
   const double padded =
       static_cast<double>(layout.shard_size(unit) * shards) / static_cast<double>(layout.units()[unit].size);

@@ -13,6 +13,7 @@
 #include "kernels/device/devices.h"
 #include "kernels/numerics/scale_layout.h"
 #include "models/config/block.h"
+#include "models/transformer/state/shared_layout.h"
 
 namespace precbench {
 namespace {
@@ -147,8 +148,9 @@ DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_
 std::int64_t watching_bytes(const Plan& plan) {
   // Saving gathers one unit at a time; statistics and fingerprints need a few words.
   std::int64_t largest = 0;
-  const Layout layout(plan.model, plan.parameters.parallel.weight_shards(), plan.parameters.whole_blocks(),
-                      plan.parameters.experts_of(0));
+  const auto shared = shared_layout(plan.model, plan.parameters.parallel.weight_shards(),
+                                    plan.parameters.whole_blocks(), plan.parameters.experts_of(0));
+  const Layout& layout = *shared;
   for (int u = 0; u < layout.unit_count(); ++u)
     if (const int parts = layout.is_experts(u) ? layout.expert_share().ranks : layout.shards(); parts > 1)
       largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * parts));

@@ -11,6 +11,7 @@
 #include "bench/step/rank_testing.h"
 #include "kernels/base/errors.h"
 #include "models/transformer/flops.h"
+#include "models/transformer/state/shared_layout.h"
 
 using namespace precbench;
 
@@ -55,6 +56,22 @@ TEST_CASE("dry_run: the step executes the FLOPs of the closed form", "[predict]"
     const Plan sharded = validate(c);
     CHECK(same_flops(dry_run(sharded, nullptr).model_flops(), closed_form(sharded)));
   }
+}
+
+TEST_CASE("dry_run: settings of a model with hundreds of experts share its layout", "[predict]") {
+  Case c;
+  c.device = "cuda";
+  c.model = "kimi-k2";
+  c.gpus = 8;
+  c.parallel = "fsdp";
+  std::int64_t made = 0;
+  for (const char* recipe : {"bf16", "tensorwise"})
+    for (const char* recompute : {"none", "block"}) {
+      c.recipe = recipe, c.recompute = recompute;
+      CHECK(dry_run(validate(c, Refusals::kept), nullptr).most() > 0);
+      if (made == 0) made = layouts_made();
+    }
+  CHECK(layouts_made() == made);  // that of the first dry run
 }
 
 TEST_CASE("dry_run: at the embedding's gradient only its own inputs are alive", "[predict]") {

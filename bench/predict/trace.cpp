@@ -21,8 +21,10 @@ std::size_t hash_of(const OpCost& op) {
   return hash;
 }
 
-void TraceWriter::begin(const OpCost& cost) {
-  if (cost.op_class == OpClass::communication) return;  // started() has it
+int TraceWriter::op_index(const OpCost& cost) {
+  // Layers are alike, so most ops are those that followed the last one before.
+  int& next = next_[last_];
+  if (next >= 0 && same_call(trace_.ops[static_cast<std::size_t>(next)], cost)) return next;
   std::vector<int>& alike = known_[hash_of(cost)];
   auto known = std::find_if(alike.begin(), alike.end(),
                             [&](int i) { return same_call(trace_.ops[static_cast<std::size_t>(i)], cost); });
@@ -30,7 +32,15 @@ void TraceWriter::begin(const OpCost& cost) {
     known = alike.insert(known, static_cast<int>(trace_.ops.size()));
     trace_.ops.push_back(cost);
   }
-  trace_.events.push_back({TraceEvent::Kind::op, *known, 0});
+  return next = *known;
+}
+
+void TraceWriter::begin(const OpCost& cost) {
+  if (cost.op_class == OpClass::communication) return;  // started() has it
+  const int index = op_index(cost);
+  next_.resize(trace_.ops.size() + 1, -1);
+  last_ = static_cast<std::size_t>(index) + 1;
+  trace_.events.push_back({TraceEvent::Kind::op, index, 0});
 }
 
 int TraceWriter::comm_index(const Comm& comm) {
@@ -74,6 +84,8 @@ Trace TraceWriter::take(std::int64_t repeats) {
   numbers_.clear();
   tickets_.clear();
   known_.clear();
+  next_ = {-1};
+  last_ = 0;
   return std::exchange(trace_, {});
 }
 

@@ -84,6 +84,7 @@ class TraceWriter final : public OpObserver, public CommObserver {
   Trace take(std::int64_t repeats);
 
  private:
+  int op_index(const OpCost& cost);
   int comm_index(const Comm& comm);
   bool is_update(const TraceEvent& event) const;
 
@@ -91,6 +92,8 @@ class TraceWriter final : public OpObserver, public CommObserver {
   std::vector<int> numbers_;                                 // Comm::number() of each communicator
   std::vector<std::uint64_t> tickets_;                       // latest of each communicator
   std::unordered_map<std::size_t, std::vector<int>> known_;  // indices of ops by hash
+  std::vector<int> next_{-1};  // op that last followed no op and each op; -1: none
+  std::size_t last_ = 0;       // entry of next_ of the last op
 };
 
 }  // namespace precbench

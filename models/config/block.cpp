@@ -91,14 +91,22 @@ void add_experts(BlockSpec& block, const ModelConfig& c) {
     add_swiglu(block, prefix + names.shared, c.width, moe.shared_ffn, LinearRole::shared_gate_up,
                LinearRole::shared_down);
   Parts gate_up, down, up_bias, down_bias;
+  std::string expert;
+  // Hundreds of experts in every plan: each name is allocated once, and those of biases only if there are any.
+  const auto add = [&](Parts& parts, const char* module, const char* kind, std::int64_t size) {
+    std::string& name = parts.emplace_back().name;
+    name.reserve(64);
+    name.append(expert).append(module).append(kind);
+    parts.back().size = size;
+  };
   for (std::int64_t e = 0; e < E; ++e) {
-    const std::string expert = prefix + "experts." + std::to_string(e) + ".";
+    expert = prefix + "experts." + std::to_string(e) + ".";
     for (const char* module : {names.gate, names.up}) {
-      gate_up.push_back({expert + module + ".weight", moe.expert_ffn});
-      up_bias.push_back({expert + module + ".bias", moe.expert_ffn});
+      add(gate_up, module, ".weight", moe.expert_ffn);
+      if (moe.expert_bias) add(up_bias, module, ".bias", moe.expert_ffn);
     }
-    down.push_back({expert + names.down + ".weight", c.width});
-    down_bias.push_back({expert + names.down + ".bias", c.width});
+    add(down, names.down, ".weight", c.width);
+    if (moe.expert_bias) add(down_bias, names.down, ".bias", c.width);
   }
   add_linear(block, LinearRole::gate_up, c.width, std::move(gate_up), E);
   add_linear(block, LinearRole::down, moe.expert_ffn, std::move(down), E);

@@ -181,7 +181,9 @@ int advise(const AdviseCommand& command) {
   for (const auto& [name, words] : command.axes) {
     const Field& field = *find_field(name);
     if (!is_one_of(kFields, name))
-      throw InvalidInput(fmt::format("{}: does not matter to advise", names_of_flag(field)));
+      throw InvalidInput(
+          fmt::format("{}: does not matter to advise{}", names_of_flag(field),
+                      name == "steps" ? "; give the length of the run in tokens, as in --tokens 1T" : ""));
     if (name == "recipe")
       options.recipes = expand_axis(field, words);
     else

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "models/transformer/state/shared_layout.h"
+
 namespace precbench {
 namespace {
 
@@ -26,7 +28,8 @@ FrozenWeights::FrozenWeights(Device& device, Arena& arena, const ModelConfig& co
     : device_(device),
       arena_(arena),
       comm_(options.comm),
-      layout_(config, options.comm ? options.comm->size() : 1),
+      shared_layout_(shared_layout(config, options.comm ? options.comm->size() : 1)),
+      layout_(*shared_layout_),
       copies_(static_cast<std::size_t>(config.layers)) {
   if (comm_) options.formats.clear();
   std::int64_t size = 0;

@@ -118,7 +118,8 @@ class FrozenWeights {
   Device& device_;
   Arena& arena_;
   Comm* comm_;
-  Layout layout_;
+  std::shared_ptr<const Layout> shared_layout_;
+  const Layout& layout_;                                     // *shared_layout_
   std::vector<std::array<Copies, kAllLinearRoles>> copies_;  // by layer and role
   std::vector<std::int64_t> offsets_, sizes_;                // of this rank's part of units in weights_
   std::int64_t staged_ = 0;                 // elements of the largest matrix that is not in memory

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/base/errors.h"
+#include "models/transformer/state/shared_layout.h"
 
 namespace precbench {
 
@@ -14,9 +15,11 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
       arena_(arena),
       config_(config),
       options_(options),
-      layout_(options.lora ? Layout(config, options.lora)
-                           : Layout(config, options.parallel.weight_shards(), options.whole_blocks(),
-                                    options.experts_of(comm.rank()), options.tensor_of(comm.rank()))),
+      shared_layout_(options.lora
+                         ? shared_layout(config, options.lora)
+                         : shared_layout(config, options.parallel.weight_shards(), options.whole_blocks(),
+                                         options.experts_of(comm.rank()), options.tensor_of(comm.rank()))),
+      layout_(*shared_layout_),
       groups_(comm, options.parallel, options.expert_ranks) {
   if (options.parallel.tensor > 1 &&
       (options.lora || options.expert_ranks > 1 || options.master == Master::fp16 ||

@@ -345,7 +345,8 @@ class Parameters {
   Arena& arena_;
   ModelConfig config_;
   ParameterOptions options_;
-  Layout layout_;
+  std::shared_ptr<const Layout> shared_layout_;
+  const Layout& layout_;  // *shared_layout_
   ParallelGroups groups_;
   std::unique_ptr<FrozenWeights> frozen_;       // null: the model is trained
   Tensor weights_, master_, gradient_;          // flat, one shard of every unit; whole kept gradients

@@ -35,6 +35,12 @@ void append(Unit& unit, const std::string& prefix, const std::vector<ParameterPa
   }
 }
 
+/// Returns the part of a parameter among the elements [first, last) of its unit.
+Piece piece_within(const Parameter& p, std::int64_t first, std::int64_t last) {
+  const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
+  return begin < end ? Piece{&p, begin - p.offset, begin - first, end - begin} : Piece{&p};
+}
+
 }  // namespace
 
 Parameter Parameter::whole() const {
@@ -97,9 +103,9 @@ void Layout::push_block(std::int64_t layer, Unit block) {
     unit.layer = layer;
     unit.size = align_up(unit.size, kAlign);
     for (; count > 0; --count, ++next) {
-      unit.parameters.push_back(*next);
+      unit.parameters.push_back(std::move(*next));
       unit.parameters.back().offset = unit.size;
-      unit.size += next->size();
+      unit.size += unit.parameters.back().size();
     }
   };
   for (const LinearSpec& linear : linears) {
@@ -192,9 +198,14 @@ Layout::Layout(const ModelConfig& whole_model, int shards, bool whole_blocks, co
     shard_sizes_.push_back(is_experts(u) ? units_[u].size / experts.ranks
                            : shards == 1 ? units_[u].size
                                          : align_up((units_[u].size + shards - 1) / shards, kShardAlign));
-  if (whole_blocks && shards > 1)
-    for (std::int64_t layer = 0; layer < config.layers; ++layer)
-      shard_sizes_[block_unit(layer)] = whole_block_shard(layer);
+  if (whole_blocks && shards > 1) {
+    std::optional<std::int64_t> size_of_kind[2];
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      std::optional<std::int64_t>& size = size_of_kind[config.has_experts(layer)];
+      if (!size) size = whole_block_shard(layer);
+      shard_sizes_[block_unit(layer)] = *size;
+    }
+  }
 
   place_shards();
 }
@@ -263,8 +274,8 @@ std::int64_t Layout::whole_block_shard(std::int64_t layer) const {
   const std::int64_t size = kind_of(layer).size;
   for (std::int64_t shard = align_up((size + shards_ - 1) / shards_, step);; shard += step) {
     bool whole = true;
-    for (int shard_rank = 1; shard_rank < shards_; ++shard_rank)
-      whole = whole && ends_whole(shard_rank * shard);
+    for (int shard_rank = 1; whole && shard_rank < shards_; ++shard_rank)
+      whole = ends_whole(shard_rank * shard);
     if (whole) return shard;  // holds at the latest when one shard holds everything
   }
 }
@@ -277,18 +288,18 @@ std::pair<std::int64_t, std::int64_t> Layout::shard_range(int unit, int shard_ra
 
 std::vector<Piece> Layout::pieces(int unit, int shard_rank) const {
   const auto [first, last] = shard_range(unit, shard_rank);
+  const std::vector<Parameter>& parameters = units_[unit].parameters;
   std::vector<Piece> pieces;
-  for (const Parameter& p : units_[unit].parameters) {
-    const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
-    pieces.push_back({&p});
-    if (begin < end) pieces.back() = {&p, begin - p.offset, begin - first, end - begin};
-  }
+  pieces.reserve(parameters.size());
+  for (const Parameter& p : parameters) pieces.push_back(piece_within(p, first, last));
   return pieces;
 }
 
 std::vector<Run> Layout::runs(int unit, int shard_rank) const {
+  const auto [begin, end] = shard_range(unit, shard_rank);
   std::vector<Run> runs;
-  for (const Piece& piece : pieces(unit, shard_rank)) {
+  for (const Parameter& p : units_[unit].parameters) {
+    const Piece piece = piece_within(p, begin, end);
     if (piece.count == 0) continue;
     const ParameterKind kind = piece.parameter->kind;
     const ElementMap in_model = piece.in_model();
@@ -328,9 +339,9 @@ Tensor Layout::embedding(const Tensor& unit) const { return view(unit, 0, config
 Tensor Layout::lm_head(const Tensor& unit) const { return view(unit, 0, config_.vocab, config_.width); }
 
 std::int64_t Unit::vectors_offset() const {
-  const auto vector = std::find_if(parameters.begin(), parameters.end(),
-                                   [](const Parameter& p) { return p.kind != ParameterKind::matrix; });
-  return vector == parameters.end() ? size : vector->offset;
+  const auto is_matrix = [](const Parameter& p) { return p.kind == ParameterKind::matrix; };
+  const auto first = std::find_if(parameters.rbegin(), parameters.rend(), is_matrix).base();
+  return first == parameters.end() ? size : first->offset;
 }
 
 Tensor Layout::final_norm(const Tensor& unit) const {

@@ -63,15 +63,12 @@ Moments::Buffer Moments::make_buffer(Arena& arena, const char* kind, bool KeptSt
                                    ? layout_.vectors_offset(layout_.layer_of(u))
                                    : none;
     const std::int64_t shard = layout_.shard_size(u);
-    std::int64_t most = 0;
-    Buffer::Place place;
-    for (int r = 0; r < layout_.shards(); ++r) {
-      const std::int64_t skipped = std::clamp<std::int64_t>(begin - std::min(begin, r * shard), 0, shard);
-      most = std::max(most, shard - skipped);
-      if (r == shard_rank_) place = {size, skipped, shard - skipped};
-    }
-    buffer.places.push_back(place);
-    size += aligned_part(most);
+    const auto skipped_by = [&](int rank) {
+      return std::clamp<std::int64_t>(begin - std::min(begin, rank * shard), 0, shard);
+    };
+    const std::int64_t skipped = skipped_by(shard_rank_);
+    buffer.places.push_back({size, skipped, shard - skipped});
+    size += aligned_part(shard - skipped_by(layout_.shards() - 1));  // the last rank skips least
   }
   if (size > 0) buffer.values = arena.push(Segment::moments, dtype_of(format), 1, size);
   return buffer;
