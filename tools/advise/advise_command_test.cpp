@@ -384,8 +384,9 @@ TEST_CASE("advise: bad input is one line and status 2", "[advise]") {
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --seq 1024,2048"),
                  "--seq: advise takes one value, not 1024,2048"));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --lr 1"), "--lr: does not matter to advise"));
-  CHECK(contains(refusal("--model llama3.1-8b --gpu b200 --recipe nvfp4 --steps 1000"),
-                 "--steps: does not matter to advise; give the length of the run in tokens, as in --tokens 1T"));
+  CHECK(contains(
+      refusal("--model llama3.1-8b --gpu b200 --recipe nvfp4 --steps 1000"),
+      "--steps: does not matter to advise; give the length of the run in tokens, as in --tokens 1T"));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --recipe nosuch"), "nosuch"));
   CHECK(contains(refusal("--model llama3.1-8b --gpu h200 --records nowhere"), "nowhere"));
 }
