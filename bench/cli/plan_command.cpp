@@ -33,10 +33,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Fields that a user may fix; those of kSearchedFields are searched otherwise.
-constexpr const char* kFixed[] = {"model",     "layers",    "recipe",        "seq",         "gpus",
-                                  "master",    "moments",   "second_moment", "weights",     "grads",
-                                  "optimizer", "keep_bf16", "routing",       "reduce_amax", "overlap",
-                                  "kept"};
+constexpr const char* kFixed[] = {"model",   "layers",        "recipe",  "seq",   "gpus",      "master",
+                                  "moments", "second_moment", "weights", "grads", "optimizer", "keep_bf16",
+                                  "routing", "reduce_amax",   "overlap", "kept"};
 /// Recipes that are planned by default, where the machine multiplies their formats.
 constexpr const char* kRecipes[] = {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4_all"};
 
@@ -114,6 +113,10 @@ RecipeSearch search_recipe(const PlanCommand& command, const std::string& recipe
                           memory_limit_of(cost_model.machine()).bytes - kContextBytes,
                           static_cast<std::size_t>(command.proposals), searched_values(command.axes)};
   try {
+    if (!find_recipe(recipe).schedule.empty())
+      throw InvalidInput(fmt::format(
+          "--recipe {}: has a schedule, so its steps differ; plan a recipe without one, such as nvfp4_all",
+          recipe));
     search.found = best_layouts(question, cost_model);
   } catch (const InvalidInput& error) {
     search.failure = error.what();

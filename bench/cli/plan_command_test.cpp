@@ -91,6 +91,9 @@ TEST_CASE("plan: bad input is one line that names the flag", "[plan]") {
   CHECK(contains(refused(std::string(kSmall) + " --stack jax"), "--stack: unknown stack \"jax\""));
   CHECK(contains(refused(std::string(kSmall) + " --seq 1024,2048"), "--seq: plan takes one value"));
   CHECK(contains(refused(std::string(kSmall) + " --recipe mxfp8"), "does not multiply the formats of mxfp8"));
+  CHECK(contains(
+      refused("plan --model llama3.2-1b --recipe nvfp4 --on b200 --gpus 8 --seq 2048 --global-batch 32"),
+      "--recipe nvfp4: has a schedule, so its steps differ; plan a recipe without one, such as nvfp4_all"));
 }
 
 TEST_CASE("plan: a model that no layout can hold ends with status 1", "[plan]") {

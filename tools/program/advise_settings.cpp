@@ -171,14 +171,15 @@ class SettingSearch {
       setting.peak_bytes = static_cast<double>(found_->bytes);
       setting.runs = !unsupported_reason(found_->plan);
     } else {
-      setting.too_large = least_ > 0;
+      setting.too_large = too_large();
       setting.peak_bytes = static_cast<double>(least_);
-      setting.reason = least_ > 0 ? "too large" : reason_.empty() ? "no rates of such a GPU" : reason_;
+      setting.reason = too_large() ? "too large" : reason_.empty() ? "no rates of such a GPU" : reason_;
     }
     return setting;
   }
 
   const std::optional<TriedSetting>& found() const { return found_; }
+  bool too_large() const { return least_ > 0; }
 
  private:
   bool is_given(const char* field) const { return question_.given.contains(field); }
@@ -335,8 +336,12 @@ bool search_all_layouts(std::vector<SettingSearch>& searches, const std::vector<
         values.push_back(text);
   }
   common["gather"] = {"bf16", "fp8"};
-  for_each_at_once(1, recipes.size(),
-                   [&](std::size_t i) { searches[i].search_layouts_of(recipes[i], common); });
+  for_each_at_once(1, recipes.size(), [&](std::size_t i) {
+    searches[i].search_layouts_of(recipes[i], common);
+    // Recipes that keep some blocks in BF16 are predicted with data parallelism alone.
+    if (!experts && !searches[i].found() && !searches[i].too_large())
+      searches[i].search_runnable(recipes[i], kStates.front());
+  });
   return true;
 }
 
