@@ -294,10 +294,10 @@ def base_precision():
                   "`rowwise`, raw [95%]", "`rowwise_e5m2`, in BF16 [95%]"], rows)
 
 
-def two_texts(model, age):
+def two_texts(model, age, second="prose"):
     """One row per recipe that studies of the model on both texts have: loss gap by deployment and text."""
     found = {text: served_gaps(forks_at(lines(f"h200/{name}-{model}{end}.jsonl.xz"), age), lambda one: one["study"]["trunk"])[1]
-             for text, name, end in (("documentation", "deployment", ""), ("prose", "causes", "-prose"))}
+             for text, name, end in (("documentation", "deployment", ""), (second, "causes", f"-{second}"))}
     gaps = list(found.values())
     rows = []
     for recipe in sorted({recipe for recipe, _ in gaps[0]} & {recipe for recipe, _ in gaps[1]} - {"rowwise_e4m1"}):
@@ -306,22 +306,34 @@ def two_texts(model, age):
     return table(["recipe"] + [f"{served}, {text}" for served in ("in BF16", "in the recipe", "raw") for text in found], rows)
 
 
-STUDIED_TEXTS = [("SmolLM2", "1.34515e+08", "smollm2"), ("Gemma 3 270M", "2.68098e+08", "gemma3")]
+STUDIED_TEXTS = [("SmolLM2", "1.34515e+08", "smollm2", "prose"), ("Gemma 3 270M", "2.68098e+08", "gemma3", "prose"),
+                 ("Qwen2.5-Coder 0.5B", "6.30167e+08", "qwen-0.5b", "code")]
+
+
+def text_shares():
+    """One row per model and text: BF16's training loss in the last half of the forks, and each recipe's raw gap there."""
+    evidence = {(one["records"], one["recipe"]): one for one in csv.DictReader(open(RESULTS / "law/evidence.csv"))}
+    recipes, rows = ["blockwise", "tensorwise", "mxfp8", "nvfp4_all"], []
+    for model, _, name, second in STUDIED_TEXTS:
+        for text, records in (("documentation", f"h200/deployment-{name}"), (second, f"h200/causes-{name}-{second}")):
+            gaps = [(float(one["gap"]), float(one["bf16_loss"])) for one in (evidence[records, recipe] for recipe in recipes)]
+            rows.append([model, text, f"{gaps[0][1]:.3f}", *(f"{gap:.4f} ({100 * gap / loss:.2f}%)" for gap, loss in gaps)])
+    return table(["model", "text", "BF16's loss", *(f"`{recipe}`" for recipe in recipes)], rows)
 
 
 def text_spread():
     """One row per model and deployment: how much studies differ on one text, and on two, by precbench law."""
     evidence = list(csv.DictReader(open(RESULTS / "law/evidence.csv")))
     rows = []
-    for model, parameters, name in STUDIED_TEXTS:
-        prose = f"h200/causes-{name}-prose"
-        texts = {one["records"] for one in evidence if one["parameters"] == parameters} - {prose}, {f"h200/deployment-{name}", prose}
+    for model, parameters, name, second in STUDIED_TEXTS:
+        other = f"h200/causes-{name}-{second}"
+        texts = {one["records"] for one in evidence if one["parameters"] == parameters} - {other}, {f"h200/deployment-{name}", other}
         spreads = [printed(["law", "--table", "studies", "--studies", ",".join(sorted(studies))]).splitlines()[2:] for studies in texts]
         for both in zip(*spreads):
             (served, _, _, *on_one), (_, _, _, *on_two) = ([cell.strip() for cell in line.strip("|").split("|")] for line in both)
             rows.append([model, served, *on_one, *on_two])
     return table(["model", "served in", "documentation: differences", "spread, % of the raw gap",
-                  "documentation and prose: differences", "spread, % of the raw gap"], rows)
+                  "documentation and the other text: differences", "spread, % of the raw gap"], rows)
 
 
 def served_from_scratch():
@@ -375,6 +387,8 @@ TABLES = {"causes-bf16-steps": lambda: held_out_gaps("steps in BF16", BF16_STEPS
           "beside-pytorch-families": lambda: beside_pytorch("h100/beside-pytorch-families"),
           "beside-pytorch-experts": lambda: beside_pytorch("h200/beside-pytorch-experts"),
           "beside-pytorch-tensor": lambda: beside_pytorch("h200/beside-pytorch-tensor"), "tensor-losses": tensor_losses, "fsdp2": fsdp2, "sizes": sizes,
-          "causes-base": base_precision, "causes-texts": lambda: two_texts("smollm2", 60), "causes-texts-gemma3": lambda: two_texts("gemma3", 40), "causes-scratch": served_from_scratch, "text-spread": text_spread,
+          "causes-base": base_precision, "causes-texts": lambda: two_texts("smollm2", 60),
+          "causes-texts-gemma3": lambda: two_texts("gemma3", 40), "causes-texts-qwen": lambda: two_texts("qwen-0.5b", 40, "code"),
+          "causes-scratch": served_from_scratch, "text-shares": text_shares, "text-spread": text_spread,
           "fork-and-scratch": fork_and_scratch, "age-law": age_law,
           "kernel-ops": kernel_ops, "grouped-cublaslt": grouped_cublaslt}

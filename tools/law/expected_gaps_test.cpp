@@ -222,3 +222,32 @@ TEST_CASE("ExpectedGaps: an unknown recipe or size has no gap", "[advise]") {
   CHECK_FALSE(gaps.at("unheard_of", kRun, 1e12));
   CHECK_FALSE(gaps.at("mxfp8", {0, 1e12, Serving::bf16}, 1e12));
 }
+
+// results/texts.md states both counts.
+TEST_CASE(
+    "Gaps of Qwen2.5-Coder 0.5B on code: the law of other models held them, those measured on documentation did not",
+    "[law]") {
+  std::vector<GapEvidence> code, before, others;
+  for (const GapEvidence& one : committed_evidence()) {
+    const bool on_code = one.records == "h200/causes-qwen-0.5b-code";
+    if (on_code) code.push_back(one);
+    if (!on_code) before.push_back(one);
+    if (!on_code && one.records != "h200/deployment-qwen-0.5b") others.push_back(one);
+  }
+  REQUIRE(code.size() == 4);
+  const LossLaw law(others);
+  const ExpectedGaps measured(law, {}, before);
+  int in_law = 0, in_measured = 0;
+  for (const GapEvidence& one : code)
+    for (const Serving serving : {Serving::bf16, Serving::recipe, Serving::raw}) {
+      const double tokens = one.parameters * one.tokens_per_parameter;
+      const MeasuredGap gap = *served_gap(one, serving);
+      in_law += law.share({one.recipe, one.parameters, tokens, serving, one.training}, gap.error / one.gap)
+                    ->contains(gap.mean / one.bf16_loss);
+      const auto stated = measured.at(one.recipe, {one.parameters, tokens, serving, one.training}, tokens);
+      REQUIRE(stated->measured);
+      in_measured += stated->gap.low <= gap.mean && gap.mean <= stated->gap.high;
+    }
+  CHECK(in_law == 12);
+  CHECK(in_measured == 5);
+}
