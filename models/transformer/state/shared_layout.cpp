@@ -26,7 +26,11 @@ class KeptLayouts {
     }
     kept_.emplace_front(std::move(key), std::make_shared<const Layout>(make()));
     ++made_;
-    if (kept_.size() > kMost) kept_.pop_back();
+    parameters_ += parameters_of(*kept_.front().second);
+    while (parameters_ > kMostParameters && kept_.size() > 1) {
+      parameters_ -= parameters_of(*kept_.back().second);
+      kept_.pop_back();
+    }
     return kept_.front().second;
   }
 
@@ -36,9 +40,16 @@ class KeptLayouts {
   }
 
  private:
-  static constexpr std::size_t kMost = 8;  // of Kimi K2 about 100 MB
+  static std::size_t parameters_of(const Layout& layout) {
+    std::size_t count = 0;
+    for (const Unit& unit : layout.units()) count += unit.parameters.size();
+    return count;
+  }
+
+  static constexpr std::size_t kMostParameters = 500'000;  // about 100 MB, or seven of Kimi K2
   std::mutex mutex_;
   std::list<std::pair<LayoutKey, std::shared_ptr<const Layout>>> kept_;
+  std::size_t parameters_ = 0;  // of all kept
   std::int64_t made_ = 0;
 };
 

@@ -9,7 +9,7 @@
 
 namespace precbench {
 
-/// Return Layout(arguments). The last few are kept, for all threads.
+/// Return Layout(arguments). The last ones are kept, for all threads.
 std::shared_ptr<const Layout> shared_layout(const ModelConfig& model, int shards, bool whole_blocks = false,
                                             const ExpertShare& experts = {}, const TensorShare& tensor = {});
 std::shared_ptr<const Layout> shared_layout(const ModelConfig& model, const LoraOptions& lora);
