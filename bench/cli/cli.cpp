@@ -63,10 +63,6 @@ std::vector<Case> expand(const Axes& given) {
   return expand_grid(base, axes);
 }
 
-void choose_device(Case& c) {
-  if (c.device == "auto") c.device = best_device();
-}
-
 /// Puts checkpoints next to the records unless --checkpoint-dir is given.
 void place_checkpoints(Case& c, const std::string& out) {
   if (writes_checkpoints(c) && c.checkpoint_dir.empty() && !out.empty())
@@ -269,6 +265,15 @@ nlohmann::ordered_json json_of_list(const ListCommand& command) {
 }
 
 }  // namespace
+
+void choose_device(Case& c) {
+  if (c.device != "auto") return;
+  static const std::string chosen = [] {
+    if (const auto warning = cpu_fallback_warning(find_gpus())) log_line("precbench: " + *warning);
+    return best_device();
+  }();
+  c.device = chosen;
+}
 
 std::optional<std::string> default_of_case(const Field& field) {
   static const Case defaults;

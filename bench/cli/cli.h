@@ -51,6 +51,9 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command);
 int sweep(const SweepCommand& command);
 
+/// Replaces the device "auto". Warns once if that is the CPU although a GPU driver is loaded.
+void choose_device(Case& c);
+
 /// Returns the resolved cases of a sweep in the order they run. Throws InvalidInput.
 std::vector<Plan> grid_of(const SweepCommand& command);
 

@@ -2,6 +2,7 @@
 #include "bench/process/case_process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -160,11 +161,17 @@ NodeShare share_from_json(const nlohmann::ordered_json& json) {
   _exit(127);
 }
 
+/// Sends a line to the parent, ahead of the record.
+void send_notice(const std::string& line) {
+  const std::string text = line + '\n';
+  [[maybe_unused]] const ssize_t written = write(kRecordFd, text.data(), text.size());
+}
+
 }  // namespace
 
 CaseProcessResult run_case_process(const std::vector<std::string>& command, const Case& c,
                                    const NodeShare& share, double timeout_s,
-                                   const std::function<bool()>& stop) {
+                                   const std::function<bool()>& stop, const Say& say) {
   using Clock = std::chrono::steady_clock;
   Fd input = memory_file(task_to_json(c, share).dump());
   Pipe record, output;
@@ -189,6 +196,7 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
   const StopsWithUs stops_with_us(pid);
   RunningTime running;
   std::array<pollfd, 2> polled = {pollfd{record.read.get(), POLLIN, 0}, pollfd{output.read.get(), POLLIN, 0}};
+  std::string notice;  // the child's last one
   int status = 0;
   std::optional<Clock::time_point> end_asked;  // when it was asked to end
   const auto ended = [&] {
@@ -197,10 +205,20 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
       throw std::system_error(errno, std::generic_category(), "cannot wait for a case");
     return found == pid;
   };
+  // A record has no line breaks; lines before it are notices.
+  const auto read_record = [&] {
+    const bool open = drain(record.read, result.record, std::string::npos / 2);
+    for (std::size_t end = 0; (end = result.record.find('\n')) != std::string::npos;) {
+      notice = result.record.substr(0, end);
+      result.record.erase(0, end + 1);
+      say ? say(notice) : log_line("precbench: " + notice);
+    }
+    return open;
+  };
   while (!ended()) {
     const bool closed = polled[0].fd < 0 && polled[1].fd < 0;
     poll(polled.data(), polled.size(), closed ? kClosedPollMs : kPollMs);
-    if (polled[0].fd >= 0 && !drain(record.read, result.record, std::string::npos / 2)) polled[0].fd = -1;
+    if (polled[0].fd >= 0 && !read_record()) polled[0].fd = -1;
     if (polled[1].fd >= 0 && !drain(output.read, result.last_lines, kLastBytes)) polled[1].fd = -1;
     const auto now = Clock::now();
     if (end_asked) {
@@ -221,18 +239,23 @@ CaseProcessResult run_case_process(const std::vector<std::string>& command, cons
   }
   kill(-pid, SIGKILL);  // and any processes that it left behind
   result.stopped_s = stops_with_us.seconds();
-  drain(record.read, result.record, std::string::npos / 2);
+  read_record();
   drain(output.read, result.last_lines, kLastBytes);
   while (result.last_lines.ends_with('\n')) result.last_lines.pop_back();
   result.out_of_memory = kernel_oom_kills() > oom_kills_before;
-  if (result.end != CaseProcessResult::End::exited) return result;
+  if (result.end != CaseProcessResult::End::exited) {
+    if (result.last_lines.empty()) result.last_lines = notice;
+    return result;
+  }
   if (WIFSIGNALED(status)) result.end = CaseProcessResult::End::signalled;
   result.code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
   return result;
 }
 
-int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
+int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&),
+               std::chrono::milliseconds slow_after) {
   static StepBoard board;  // the thread below may outlive this function
+  set_notice_sink(send_notice);
   sem_init(&end_requested, 0, 0);
   signal(SIGTERM, [](int) { sem_post(&end_requested); });
   std::thread([] {
@@ -243,7 +266,18 @@ int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
   try {
     const std::string input(std::istreambuf_iterator<char>(std::cin), {});
     const nlohmann::ordered_json task = nlohmann::ordered_json::parse(input);
-    Record record = run(case_from_json(task.at("case")), share_from_json(task.at("ranks")), board);
+    Record record;
+    {
+      const SlowNotice notice(
+          [slow_after]() -> std::optional<std::string> {
+            const std::optional<std::string> words = board.missing_first_step();
+            if (!words) return std::nullopt;
+            return fmt::format("no step after {:g} s: {}", std::chrono::duration<double>(slow_after).count(),
+                               *words);
+          },
+          slow_after);
+      record = run(case_from_json(task.at("case")), share_from_json(task.at("ranks")), board);
+    }
     record.durations = board.durations();
     const nlohmann::ordered_json json = record;
     // Names of hosts and processors need not be UTF-8.

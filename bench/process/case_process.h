@@ -3,13 +3,15 @@
 //
 // The child is a command, normally this program's hidden subcommand `run-case`. On standard input it reads
 // {"case": {...}, "ranks": {"world", "first", "local", "first_gpu"}}: the case and its own NodeShare. It
-// writes its record to file descriptor kRecordFd and exits with 0; for bad input it exits with 2 and one line
+// writes its record to file descriptor kRecordFd, after lines that say what it waits for if there is no step for a
+// minute, and exits with 0; for bad input it exits with 2 and one line
 // on standard error. Its other output goes to a pipe, whose last lines become the error of a case that
 // failed. The child leads its own process group and is killed when its parent dies for any reason. To end it
 // early, it gets SIGTERM, upon which it prints the progress of its ranks, and SIGKILL a little later. Its
 // environment is the parent's, plus GOMP_SPINCOUNT unless the user has configured how OpenMP threads wait.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "bench/process/rendezvous.h"
 #include "bench/process/signals.h"
 #include "bench/process/step_board.h"
+#include "kernels/base/slow_notice.h"
 #include "results/record/record.h"
 
 namespace precbench {
@@ -42,15 +45,20 @@ struct CaseProcessResult {
   std::string where;           ///< with several processes: name of the one concerned
 };
 
+/// Receives what a case says while it runs.
+using Say = std::function<void(const std::string& words)>;
+
 /// Runs `command` on this process's `share` of `c`. Returns when it has ended, after `timeout_s` of
 /// RunningTime (0: no limit), after interrupted(), or when `stop`, polled ten times a second, returns true.
+/// `say` gets what a slow child waits for; by default that is a line on standard error.
 /// Throws std::system_error if no process can be started.
 CaseProcessResult run_case_process(const std::vector<std::string>& command, const Case& c,
                                    const NodeShare& share, double timeout_s,
-                                   const std::function<bool()>& stop = {});
+                                   const std::function<bool()>& stop = {}, const Say& say = {});
 
 /// The child's side: reads the case, calls `run`, writes the record. Returns the exit status. `run` is a
-/// parameter so that tests can use cases that crash on request.
-int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&));
+/// parameter so that tests can use cases that crash on request. `slow_after`: time without a step before it says why.
+int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&),
+               std::chrono::milliseconds slow_after = kSlowAfter);
 
 }  // namespace precbench

@@ -6,6 +6,7 @@
 #include <stdio_ext.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -26,13 +27,14 @@ namespace precbench {
 
 /// The whole body of such a test. If the process was started for `test` alone, it becomes the child and
 /// exits. Otherwise does nothing, because some filters include hidden tests in a run of many.
-inline void be_child(const std::string& test, Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
+inline void be_child(const std::string& test, Record (*run)(const Case&, const NodeShare&, StepBoard&),
+                     std::chrono::milliseconds slow_after = kSlowAfter) {
   const std::string words = file_text("/proc/self/cmdline");  // each word ends in a null character
   const std::string last = '\0' + test + '\0';
   if (!words.ends_with(last) || words.find('\0') + last.size() != words.size()) return;
   // Buffered output of the test framework must not follow; ThreadSanitizer's _exit would flush it.
   __fpurge(stdout);
-  _exit(child_main(run));
+  _exit(child_main(run, slow_after));
 }
 
 /// A gate in a case: reports that it was reached, and waits until the test opens it. Also creates the file

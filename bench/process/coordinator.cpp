@@ -307,7 +307,7 @@ CaseProcessResult Coordinator::timed_out(const std::vector<std::string>& suspect
 }
 
 CaseProcessResult Coordinator::run(const std::vector<std::string>& command, const Plan& plan,
-                                   double timeout_s) {
+                                   double timeout_s, const Say& say) {
   results_.clear();
   first_failure_ = Clock::time_point::max();
   for (const Worker& f : workers_)
@@ -328,11 +328,12 @@ CaseProcessResult Coordinator::run(const std::vector<std::string>& command, cons
   }
   NodeShare share = share_of(nodes_, plan.ranks, visible_gpus_);
   share.nodes = nodes();
-  CaseProcessResult own = run_case_process(command, plan.fields, share, timeout_s, [&] {
+  const auto stop = [&] {
     listen(plan);
     late();
     return must_stop();
-  });
+  };
+  CaseProcessResult own = run_case_process(command, plan.fields, share, timeout_s, stop, say);
   own.where = name(0, host_, plan);
   results_.push_back(own);
   if (own.end == End::exited) {

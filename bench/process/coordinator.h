@@ -50,7 +50,8 @@ class Coordinator {
   /// failure of any process ends the case and is the result; `where` names the process. A process whose
   /// connection is lost, or that does not report at all, is lost() from then on: this case and every later
   /// one end as `lost`.
-  CaseProcessResult run(const std::vector<std::string>& command, const Plan& plan, double timeout_s);
+  CaseProcessResult run(const std::vector<std::string>& command, const Plan& plan, double timeout_s,
+                        const Say& say = {});
 
   /// Returns the processes without which no further case can run, each as "process 1 (node-2)".
   std::vector<std::string> lost() const;

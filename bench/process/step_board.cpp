@@ -73,6 +73,16 @@ std::string StepBoard::missing(const Progress& slowest) const {
   return fmt::format("{} step {}", kNames[slowest.stages % kStages], slowest.stages / kStages + 1);
 }
 
+std::optional<std::string> StepBoard::missing_first_step() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (done_.empty()) return "its ranks have not started";
+    if (std::any_of(done_.begin(), done_.end(), [](const Progress& p) { return p.stages >= kStages; }))
+      return std::nullopt;
+  }
+  return describe();
+}
+
 std::optional<std::string> StepBoard::describe() const {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) return failure_;

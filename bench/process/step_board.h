@@ -33,6 +33,8 @@ class StepBoard {
   /// after the steps "rank 3 has not finished the profiled step"; the first failure, if the other ranks did
   /// not end after it; null before open().
   std::optional<std::string> describe() const;
+  /// Returns why no step has finished yet, as describe() does, or before open(); null once one has.
+  std::optional<std::string> missing_first_step() const;
   /// Returns how long the first rank of this process has been at each kind of work until now, in the order in
   /// which they began: the start, which counts from the board's creation, what note_work named, without its
   /// article, and the steps.

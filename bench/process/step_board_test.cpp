@@ -19,12 +19,15 @@ using Stage = StepBoard::Stage;
 TEST_CASE("StepBoard: describe names the ranks that are behind", "[board]") {
   StepBoard board;
   CHECK(!board.describe());
+  CHECK(board.missing_first_step() == "its ranks have not started");
   board.open({4, 2, 2, 0});
+  CHECK(board.missing_first_step() == board.describe());
   CHECK(board.describe() == "none of the ranks 2-3 has begun step 1");
   board.note(2, 0, Stage::begun);
   CHECK(board.describe() == "rank 3 has not begun step 1; the others have");
   for (const int rank : {2, 3})
     for (const Stage stage : {Stage::begun, Stage::enqueued, Stage::finished}) board.note(rank, 6, stage);
+  CHECK(!board.missing_first_step());
   CHECK(board.describe() == "none of the ranks 2-3 has begun step 8");
   board.note(3, 7, Stage::begun);
   board.note(3, 7, Stage::enqueued);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -112,6 +113,7 @@ void print_plan(const std::vector<StudyCase>& cases, const std::vector<PlannedPa
   }
   fmt::print("{}", render_term(table, screen));
   print_cells(cases, screen);
+  std::fflush(stdout);  // before the cases run, which may take days
 }
 
 void print_plan_json(const std::vector<PlannedPart>& parts, const Concurrency& concurrency,

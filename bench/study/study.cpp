@@ -59,7 +59,7 @@ StudySettings settings_of(const StudyCommand& command) {
   Case c;
   if (const auto device = flags.find("device"); device != flags.end())
     set_text(c, *find_field("device"), device->second.front());
-  if (c.device == "auto") c.device = best_device();
+  choose_device(c);
   for (const auto& [name, words] : command.axes) given.work[name] = words;
   StudySettings settings = default_study({.on_gpu = is_gpu(c.device), .trained = given.starts_trained()});
   if (!command.config.empty()) read_study_file(command.config, settings);

@@ -1,7 +1,9 @@
 // Whole studies: real cases of a small model in child processes, which are this test binary.
 #include "bench/study/study.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <map>
@@ -10,6 +12,7 @@
 #include "bench/process/case_process_testing.h"
 #include "bench/process/sweep_status.h"
 #include "bench/step/checkpoint.h"
+#include "bench/study/planned_cost.h"
 #include "bench/study/trunk_states.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/testing/catch.h"
@@ -432,6 +435,18 @@ TEST_CASE("study: a CUDA dry run without a GPU prints the plan without a time", 
   CHECK(contains(answer.text, "study of tiny on cuda: 3 trunks, forks of 150 steps after 200, 400;"));
   CHECK(contains(answer.text, "trunks, BF16"));
   CHECK(!std::filesystem::exists(directory / "out"));
+}
+
+TEST_CASE("print_plan: is written before the cases run, to a file too", "[study]") {
+  const TempDirectory directory;
+  const std::string path = directory.write("plan", "");
+  const pid_t pid = in_background([&] {
+    dup2(open(path.c_str(), O_WRONLY), STDOUT_FILENO);
+    print_plan({}, {{"all", 0, 0, {}}}, "study of tiny on cpu");
+    return 0;  // without flushing
+  });
+  CHECK(exit_status(pid) == 0);
+  CHECK(contains(file_text(path), "study of tiny on cpu\n"));
 }
 
 TEST_CASE("study: with --init-from it re-warms and chooses the age and forks there again after a restart",

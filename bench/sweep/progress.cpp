@@ -112,6 +112,10 @@ void Progress::finish(const Plan& plan, const Record& record) {
   show_status();
 }
 
+void Progress::waiting(const Plan& plan, const std::string& words) {
+  note(fmt::format("{}: {}", labels_.of(plan), words));
+}
+
 void Progress::note(const std::string& line) {
   if (quiet_) return;
   clear_status();

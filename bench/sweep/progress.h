@@ -47,6 +47,8 @@ class Progress {
   void finish(const Plan& plan, const Record& record);
   /// Reports that the first of two runs has ended; the case is not done yet.
   void first_run(const Plan& plan, const Record& record);
+  /// Reports what a slow case waits for.
+  void waiting(const Plan& plan, const std::string& words);
   /// Prints a line that does not report the end of a case.
   void note(const std::string& line);
   /// Call before anything else is printed.

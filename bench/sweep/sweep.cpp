@@ -75,12 +75,12 @@ int nodes_of(const SweepOptions& options) { return options.coordinator ? options
 
 /// `place`: index among the cases that run at a time.
 CaseProcessResult run_everywhere(const Plan& plan, const SweepOptions& options, int place,
-                                 const std::function<bool()>& stop) {
-  if (options.coordinator) return options.coordinator->run(options.child, plan, options.timeout_s);
+                                 const std::function<bool()>& stop, const Say& say) {
+  if (options.coordinator) return options.coordinator->run(options.child, plan, options.timeout_s, say);
   NodeShare share = all_ranks(plan.ranks);
   share.first_gpu = place % options.gpus;
   share.beside_others = options.at_once > 1;
-  return run_case_process(options.child, plan.fields, share, options.timeout_s, stop);
+  return run_case_process(options.child, plan.fields, share, options.timeout_s, stop, say);
 }
 
 /// Returns the row of a case whose process has ended. Throws InvalidInput if the process refused its input.
@@ -250,9 +250,10 @@ struct Sweep {
     if (!lost.empty()) return std::nullopt;
     locked([&] { progress.start(plan); });
     const auto stop = [&] { return locked([&] { return failure != nullptr; }); };
-    CaseProcessResult result = run_everywhere(plan, options, place, stop);
+    const auto say = [&](const std::string& words) { locked([&] { progress.waiting(plan, words); }); };
+    CaseProcessResult result = run_everywhere(plan, options, place, stop, say);
     const bool killed = killed_from_outside(result);
-    if (killed) result = run_everywhere(plan, options, place, stop);
+    if (killed) result = run_everywhere(plan, options, place, stop, say);
     if (result.end == End::interrupted || result.end == End::stopped) return std::nullopt;
     Record record = row_of(plan, result, options);
     // The part of a process may die, and be reported, a moment before the process itself. A silent process is lost when the

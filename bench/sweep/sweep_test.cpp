@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <semaphore>
 
 #include "bench/machine/environment.h"
 #include "bench/process/case_process_testing.h"
@@ -31,6 +32,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr const char* kFakeCase = "one case of a sweep that misbehaves on request";
+constexpr const char* kDelayedCase = "one case of a sweep that reports a delay at once";
 
 enum Fault : std::int64_t {
   kFine = 1000,  // and all larger seeds
@@ -49,6 +51,7 @@ enum Fault : std::int64_t {
   kLosesFile,
   kSurprising,
   kUnreadable,
+  kWaitsForGpu,
 };
 
 Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
@@ -115,6 +118,17 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
     case kUnreadable:
       record.method_version = -1;
       break;
+    case kWaitsForGpu: {
+      std::binary_semaphore said(0);
+      const SlowNotice notice(
+          [&] {
+            said.release();
+            return std::optional<std::string>("waiting for the GPU");
+          },
+          1ms);
+      said.acquire();
+      break;
+    }
     default:
       if (!c.save_final.empty()) wait_at_gate(c.save_final);
   }
@@ -257,6 +271,32 @@ TEST_CASE("run_sweep: a case that hangs is a timeout row", "[sweep]") {
   CHECK(run_sweep(cases_of({kHang}), options) == kSweepFailures);
   CHECK(rows_by_seed(options)[kHang].status == Status::timeout);
   CHECK(rows_by_seed(options)[kHang].error.value_or("none") == "still running after 0.5 s (--timeout)");
+}
+
+TEST_CASE("run_sweep: a case tells what it waits for while it runs", "[sweep]") {
+  const TempDirectory directory;
+  SweepOptions options = options_for(directory);
+  options.quiet = false;
+  const std::string errors = errors_of(kSweepDone, [&] {
+    return run_sweep(cases_of({kFine, kWaitsForGpu}), options);
+  });
+  const std::string words = fmt::format("seed={}: waiting for the GPU\n", +kWaitsForGpu);
+  CHECK(contains(errors, words));
+  CHECK(errors.find(words) < errors.find("[2/2]"));
+  CHECK(rows_by_seed(options)[kWaitsForGpu].status == Status::ok);
+}
+
+TEST_CASE(kDelayedCase, "[.]") { be_child(kDelayedCase, fake_run, 1ms); }
+
+TEST_CASE("run_case_process: a case that hangs before its first step says so, also at its end", "[sweep]") {
+  std::vector<std::string> said;
+  const CaseProcessResult result = run_case_process(
+      child_command(kDelayedCase), cases_of({kHang}).front(), all_ranks(1), 0, [&] { return !said.empty(); },
+      [&](const std::string& words) { said.push_back(words); });
+  CHECK(said == std::vector<std::string>{"no step after 0.001 s: its ranks have not started"});
+  CHECK(result.end == CaseProcessResult::End::stopped);
+  CHECK(result.last_lines == said.front());
+  CHECK(result.record.empty());
 }
 
 TEST_CASE("run_sweep: a second start does nothing and --retry-failed repeats failed rows", "[sweep]") {

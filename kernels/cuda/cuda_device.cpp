@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/slow_notice.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/grouped_plans.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
@@ -33,17 +34,28 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 struct UsableGpus {
   std::vector<int> ordinals;
   std::string reason;
+  bool driver = false;
 };
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-UsableGpus usable_gpus() {
+/// Words for calls that create a CUDA context, which wait for an MPS daemon for any time.
+std::optional<std::string> waits_for_cuda() {
+  return fmt::format(
+      "waiting for the GPU: CUDA has not answered for {} s; if an MPS daemon runs, is CUDA_VISIBLE_DEVICES one of its "
+      "GPUs?",
+      kSlowAfter.count());
+}
+
+UsableGpus look_for_gpus() {
+  const SlowNotice notice(waits_for_cuda);
   UsableGpus usable;
   int driver = 0, count = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     usable.reason = "no NVIDIA driver is loaded on this machine";
     return usable;
   }
+  usable.driver = true;
   const cudaError_t status = cudaGetDeviceCount(&count);
   cudaGetLastError();  // an error here must not surface in a later call
   if (status == cudaErrorInsufficientDriver)
@@ -51,9 +63,12 @@ UsableGpus usable_gpus() {
         fmt::format("the NVIDIA driver is too old: it supports CUDA {}, this build needs {}; update it",
                     cuda_version(driver), cuda_version(CUDART_VERSION));
   else if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
-    usable.reason = "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES may hide it)";
+    usable.reason =
+        "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES may hide it, or name one that an MPS daemon lacks)";
   else if (status != cudaSuccess)
-    usable.reason = fmt::format("CUDA does not start: {}", cudaGetErrorString(status));
+    usable.reason = fmt::format(
+        "CUDA does not start: {} (with an MPS daemon, CUDA_VISIBLE_DEVICES must be among its GPUs)",
+        cudaGetErrorString(status));
   if (!usable.reason.empty()) return usable;
 
   std::string too_old;
@@ -71,9 +86,15 @@ UsableGpus usable_gpus() {
   return usable;
 }
 
+/// Asks once: a failed start of CUDA may take long, and each further attempt as long again.
+const UsableGpus& usable_gpus() {
+  static const UsableGpus usable = look_for_gpus();
+  return usable;
+}
+
 /// Returns CUDA's ordinal of the program's `ordinal`-th GPU.
 int cuda_ordinal(int ordinal) {
-  const UsableGpus usable = usable_gpus();
+  const UsableGpus& usable = usable_gpus();
   if (usable.ordinals.empty()) throw Unsupported(usable.reason);
   if (ordinal < 0 || ordinal >= static_cast<int>(usable.ordinals.size()))
     throw InvalidInput(
@@ -111,8 +132,8 @@ void throw_cuda_error(cudaError_t status, const char* call, const char* operatio
 }
 
 VisibleGpus find_gpus() {
-  const UsableGpus usable = usable_gpus();
-  return {static_cast<int>(usable.ordinals.size()), usable.reason, "cuda"};
+  const UsableGpus& usable = usable_gpus();
+  return {static_cast<int>(usable.ordinals.size()), usable.reason, "cuda", usable.driver};
 }
 
 std::string compiled_architectures() { return PRECBENCH_GPU_ARCHITECTURES; }
@@ -150,6 +171,7 @@ GpuProperties gpu_properties(int ordinal) {
 }
 
 GpuMemory gpu_memory(int ordinal) {
+  const SlowNotice notice(waits_for_cuda);
   int previous = 0;
   PRECBENCH_CHECK(cudaGetDevice(&previous));
   PRECBENCH_CHECK(cudaSetDevice(cuda_ordinal(ordinal)));
@@ -172,6 +194,7 @@ std::unique_ptr<Device> make_gpu_device(int ordinal, const GpuOptions& options) 
 
 CudaDevice::CudaDevice(int ordinal)
     : properties_(gpu_properties(ordinal)), cuda_ordinal_(cuda_ordinal(ordinal)) {
+  const SlowNotice notice(waits_for_cuda);
   PRECBENCH_CHECK(cudaSetDevice(cuda_ordinal_));
   PRECBENCH_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   plans_ = std::make_unique<MatmulPlans>(*this);

@@ -44,6 +44,11 @@ std::string best_device() {
   return gpus.count > 0 ? gpus.device : "cpu";
 }
 
+std::optional<std::string> cpu_fallback_warning(const VisibleGpus& gpus) {
+  if (gpus.count > 0 || !gpus.driver) return std::nullopt;
+  return "--device auto: runs on the CPU: " + gpus.reason;
+}
+
 std::optional<std::string> gpu_unsupported_reason(const std::string& device, std::int64_t width,
                                                   const HeadSizes& heads) {
   const GpuKind* kind = find_kind(device);

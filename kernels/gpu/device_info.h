@@ -61,10 +61,14 @@ struct GpuProperties {
 /// driver that is too old, or compute capability below 8.0. Never throws.
 struct VisibleGpus {
   int count = 0;
-  std::string reason;  ///< empty when count > 0
-  std::string device;  ///< device name in a case: "cuda"; empty in a build without GPU support
+  std::string reason;   ///< empty when count > 0
+  std::string device;   ///< device name in a case: "cuda"; empty in a build without GPU support
+  bool driver = false;  ///< a GPU driver is loaded, so that a GPU is to be expected
 };
+/// Asks the driver once per process. Says so if it does not answer for a minute (slow_notice.h).
 VisibleGpus find_gpus();
+/// Returns the warning that "auto" selects the CPU although a GPU driver is loaded; null if there is nothing to warn of.
+std::optional<std::string> cpu_fallback_warning(const VisibleGpus& gpus);
 
 /// Returns the GPU architectures that this build has code for, as CMake names them: "80 89-real 90a-real 100".
 /// Empty in a build without GPU support.

@@ -21,6 +21,13 @@ TEST_CASE("best_device: a GPU if one can be used", "[gpu_names]") {
   CHECK(gpus.reason.empty() == (gpus.count > 0));
 }
 
+TEST_CASE("cpu_fallback_warning: only if a driver is loaded and no GPU can be used", "[gpu_names]") {
+  CHECK(cpu_fallback_warning({0, "CUDA does not start: invalid device ordinal", "cuda", true}) ==
+        "--device auto: runs on the CPU: CUDA does not start: invalid device ordinal");
+  CHECK(!cpu_fallback_warning({0, "no NVIDIA driver is loaded on this machine", "cuda"}));
+  CHECK(!cpu_fallback_warning({2, "", "cuda", true}));
+}
+
 TEST_CASE("gpu_unsupported_reason: a GPU device rejects unsupported shapes and other devices accept all",
           "[gpu_names]") {
   const auto holds = [](const std::optional<std::string>& text, const char* part) {
