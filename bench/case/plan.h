@@ -97,8 +97,9 @@ std::optional<std::string> fidelity_unsupported_reason(const Plan& plan);
 
 /// Returns true if a case has a flag of a layout that is only predicted.
 bool is_predicted_only(const Case& c);
-/// Returns true if the step and memory of a case are predicted by the model of layouts (bench/predict/case_layout.h), those of
-/// all others by a dry run: it has a flag of a layout, or tensor ranks on a GPU, whose runs support fewer models.
+/// Returns true if bench/predict/case_layout.h predicts the step and memory of a case; a dry run does so for all others. Such a
+/// case has a flag of a layout that is only predicted, or tensor ranks on a GPU: runs support them for fewer models than
+/// predictions do.
 bool has_layout(const Case& c);
 /// Returns the rule that such a layout breaks, with the nearest value that works where there is one; null if it can be
 /// predicted. The rules of one rank's share are unsupported_reason()'s.

@@ -40,7 +40,7 @@ bool is_set(const Rule& rule, const Plan& plan) {
   return !rule.field || precbench::is_set(plan.fields, *rule.field);
 }
 
-/// Returns the first field of a layout that no run supports; null if a case has none. Tensor ranks run.
+/// Returns the first field of a layout that no run supports; null if a case has none. Tensor ranks alone do run.
 const Field* predicted_field(const Case& c) {
   for (const Field& field : case_fields())
     if (field.identity == Identity::predicted && field.member != CaseMember(&Case::tensor) &&

@@ -50,7 +50,7 @@ struct Rule {
 };
 
 /// Return why ranks of --context do not divide a sequence, those of --tensor the model, or all of a replica --gpus;
-/// null if they do.
+/// null if they do. `repeats_keys`: several tensor ranks may have the same key head, as in predictions.
 std::optional<std::string> undivided_chunks(const Plan& plan);
 std::optional<std::string> undivided_model(const Plan& plan, bool repeats_keys);
 std::optional<std::string> undivided_ranks(const Plan& plan);

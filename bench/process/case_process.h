@@ -2,11 +2,10 @@
 // sweep.
 //
 // The child is a command, normally this program's hidden subcommand `run-case`. On standard input it reads
-// {"case": {...}, "ranks": {"world", "first", "local", "first_gpu"}}: the case and its own NodeShare. It
-// writes its record to file descriptor kRecordFd, after lines that say what it waits for if there is no step for a
-// minute, and exits with 0; for bad input it exits with 2 and one line
-// on standard error. Its other output goes to a pipe, whose last lines become the error of a case that
-// failed. The child leads its own process group and is killed when its parent dies for any reason. To end it
+// {"case": {...}, "ranks": {...}}: the case and its own NodeShare. It writes its record to file descriptor kRecordFd and
+// exits with 0. If no step has finished after a minute, a line before the record says what the case waits for. For bad input
+// it exits with 2 and one line on standard error. Its other output goes to a pipe, whose last lines become the error of a
+// case that failed. The child leads its own process group and is killed when its parent dies for any reason. To end it
 // early, it gets SIGTERM, upon which it prints the progress of its ranks, and SIGKILL a little later. Its
 // environment is the parent's, plus GOMP_SPINCOUNT unless the user has configured how OpenMP threads wait.
 #pragma once

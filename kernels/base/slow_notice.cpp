@@ -26,7 +26,6 @@ SlowNotice::SlowNotice(std::function<std::optional<std::string>()> words, std::c
         std::condition_variable_any wake;
         std::unique_lock lock(mutex);
         if (wake.wait_for(lock, ended, after, [&] { return ended.stop_requested(); })) return;
-        if (ended.stop_requested()) return;
         if (const std::optional<std::string> line = words()) notice_sink()(*line);
       }) {}
 

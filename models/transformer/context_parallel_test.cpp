@@ -1,5 +1,6 @@
 // Context parallelism: ranks that share sequences train like one rank with whole ones. Planted faults show
-// that the comparison would notice wrong positions, unsorted keys and tokens that are counted on every rank.
+// that the comparison would notice wrong positions, unsorted keys, wrongly merged parts of a ring, and tokens that are
+// counted on every rank.
 #include <fmt/format.h>
 
 #include <string>
@@ -15,7 +16,7 @@ namespace {
 
 enum class Planted : std::uint8_t { query_offset, late_rope, unsorted_keys, even_merge };
 
-/// Ops that take a rank's rows for others.
+/// Plants one fault into the ops of context parallelism.
 struct ContextFault : NoFault {
   explicit ContextFault(Planted fault) : planted(fault) {}
   using NoFault::plant;

@@ -327,8 +327,10 @@ def text_spread():
     rows = []
     for model, parameters, name, second in STUDIED_TEXTS:
         other = f"h200/causes-{name}-{second}"
-        texts = {one["records"] for one in evidence if one["parameters"] == parameters} - {other}, {f"h200/deployment-{name}", other}
-        spreads = [printed(["law", "--table", "studies", "--studies", ",".join(sorted(studies))]).splitlines()[2:] for studies in texts]
+        one_text = {one["records"] for one in evidence if one["parameters"] == parameters} - {other}
+        both_texts = {f"h200/deployment-{name}", other}
+        spreads = [printed(["law", "--table", "studies", "--studies", ",".join(sorted(studies))]).splitlines()[2:]
+                   for studies in (one_text, both_texts)]
         for both in zip(*spreads):
             (served, _, _, *on_one), (_, _, _, *on_two) = ([cell.strip() for cell in line.strip("|").split("|")] for line in both)
             rows.append([model, served, *on_one, *on_two])

@@ -19,7 +19,7 @@ constexpr int kPeriods = 6;
 /// Time of the call that launches a kernel, without the profiler; fitted to the steps in results/h200/traces that wait for
 /// the host.
 constexpr double kLaunchNs = 5'800;
-/// host_share_of() a trace with fewer than kFewLaunches launches, and its bounds for others.
+/// Value of host_share_of() for a trace with fewer than kFewLaunches launches, and its bounds for other traces.
 constexpr double kUsualShare = 0.65, kLeastShare = 0.45, kMostShare = 0.95;
 constexpr std::size_t kFewLaunches = 20;
 

@@ -29,7 +29,8 @@ struct StepRepairs {
   /// Adds a finding whose repair turns the step into `repaired`. `host`: the repair makes fewer launches or waits, so
   /// that what find_launch_bound() finds is what remains after it.
   void add(Finding finding, const ReplayItems& repaired, bool host = false);
-  /// Adds a finding whose repair shortens the step to `predicted` ns, unless that gains too little. Returns true if it did.
+  /// Adds a finding whose repair shortens the step to `predicted` ns, unless that gains too little. Returns true if the
+  /// finding was added.
   bool add(Finding finding, double predicted);
 
   /// Returns the items with the kernels' durations times a factor.

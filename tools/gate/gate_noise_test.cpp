@@ -173,7 +173,7 @@ TEST_CASE("judge: repeats in the baseline give the noise of a loss", "[gate]") {
   CHECK(metric(broken, trained(0.012, 9, "on"), "final loss").verdict == GateVerdict::noisy);
 }
 
-TEST_CASE("judge: repeats of different numbers of steps are as near to each other as their curves",
+TEST_CASE("judge: repeats of different numbers of steps are compared over the steps that both have",
           "[gate]") {
   const auto falling = [](std::size_t steps, int day, double offset = 0) {
     Record record = trained(0, day, "on");
