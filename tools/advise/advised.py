@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes what `precbench advise` expects of recommendations that are measured afterwards: speeds and loss gaps, as JSON.
 
-Usage: tools/advise/advised.py > results/predicted/advised.json       PRECBENCH is the program, default build/precbench
+Usage: tools/advise/advised.py ROUND > results/predicted/ROUND.json       PRECBENCH is the program, default build/precbench
 
-Speeds are then measured by bench/sweeps/advised.toml. Loss gaps are measured by training from scratch (bench/sweeps/scratch-15m.toml) and on
-a text that no study has seen (TEXT=prose tools/trained/trained_study.sh). results/predicted/measured-later.md compares both.
+ROUND is advised or advised-second: the sweep file of bench/sweeps that measures the speeds. Loss gaps are measured by training from
+scratch (bench/sweeps/scratch-15m.toml) and on a text that no study had read (TEXT=prose tools/trained/trained_study.sh).
+results/predicted/measured-later.md compares both.
 """
 import json
 import os
@@ -12,9 +13,12 @@ import subprocess
 import sys
 
 PRECBENCH = os.environ.get("PRECBENCH", "build/precbench")
-SPEEDS = (("smollm2-135m", "100B"), ("qwen2.5-0.5b", "100B"), ("qwen3-4b", "100B"))
-# Tokens that the models have seen, except for the first, which is trained here.
-LOSSES = (("15m", "47M"), ("smollm2-135m", "2T"), ("gemma-3-270m", "6T"))
+# Of speeds and of loss gaps: models and tokens, those that the models have seen; 15m is trained here.
+ROUNDS = {
+    "advised": ((("smollm2-135m", "100B"), ("qwen2.5-0.5b", "100B"), ("qwen3-4b", "100B")),
+                (("15m", "47M"), ("smollm2-135m", "2T"), ("gemma-3-270m", "6T"))),
+    "advised-second": ((("smollm2-360m", "100B"), ("qwen2.5-1.5b", "500B"), ("qwen2.5-3b", "1T")),
+                       ())}
 
 
 def answer(model, tokens, *flags):
@@ -41,8 +45,11 @@ def losses(model, tokens, serve):
 
 
 def main():
-    document = {"speeds": [speeds(*question) for question in SPEEDS],
-                "losses": [losses(*question, serve) for question in LOSSES for serve in ("bf16", "recipe")]}
+    if len(sys.argv) != 2 or sys.argv[1] not in ROUNDS:
+        sys.exit(__doc__)
+    of_speeds, of_losses = ROUNDS[sys.argv[1]]
+    document = {"speeds": [speeds(*question) for question in of_speeds],
+                "losses": [losses(*question, serve) for question in of_losses for serve in ("bf16", "recipe")]}
     json.dump(document, sys.stdout, indent=1)
     print()
 

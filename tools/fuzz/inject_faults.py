@@ -3,6 +3,7 @@
 
     tools/fuzz/inject_faults.py [faults, default 10] [--seed N] [--program build/precbench_fault_node]
     tools/fuzz/inject_faults.py 4 --program build/precbench --processes 2 --kind "kill a case"      on two GPUs
+    tools/fuzz/inject_faults.py 4 --processes 2 --tensor 2      tensor ranks
 
 Processes and their cases are killed, or stopped for a while or forever; strangers send garbage to the port during the
 rendezvous; the connection of one process runs through a proxy that hangs up. Every sweep must end within a bound and
@@ -29,8 +30,9 @@ CHANCES = [2, 1, 1, 1, 1, 1, 2]
 
 
 class Limits:
-    """The number of processes, and limits in seconds, derived from an undisturbed sweep on this machine."""
+    """The numbers of processes and of tensor ranks, and limits in seconds, derived from an undisturbed sweep on this machine."""
     processes = 3
+    tensor = 1
     timeout = 600  # per case
     delay = 600    # attributable to a stranger
 
@@ -40,8 +42,8 @@ class Limits:
 
 
 def sweep():
-    return ["sweep", "--device", "cuda", "--gpus", str(Limits.processes), "--seed", f"1-{CASES}", "--steps", "5", "--timeout",
-            str(Limits.timeout), "--quiet"]
+    return ["sweep", "--device", "cuda", "--gpus", str(Limits.processes), "--seed", f"1-{CASES}", "--steps", "5", "--tensor",
+            str(Limits.tensor), "--timeout", str(Limits.timeout), "--quiet"]
 
 
 def free_port():
@@ -267,10 +269,11 @@ def undisturbed(injection, program, folder, chance, what, options=()):
 def main():
     def more(parser):
         parser.add_argument("--processes", type=int, default=3, help="ranks, of a GPU each (default 3)")
+        parser.add_argument("--tensor", type=int, default=1, help="ranks that divide each matrix (default 1)")
         parser.add_argument("--kind", choices=KINDS, action="append", help="only faults of this kind; repeatable (default all)")
 
     faults, program, seed, chance, arguments = command_line(__doc__, "faults", 10, "precbench_fault_node", more)
-    Limits.processes = arguments.processes
+    Limits.processes, Limits.tensor = arguments.processes, arguments.tensor
     injection = FaultInjection()
     begin, kinds = time.monotonic(), {}
     undisturbed(injection, program, os.path.join(injection.folder, "straight"), chance, "straight")
