@@ -47,21 +47,6 @@ Why undivided_blocks(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Checks attention over keys of other ranks on a GPU.
-Why unshared_attention(const Plan& plan) {
-  if (!plan.on_gpu) return std::nullopt;
-  const bool ring = plan.fields.context_exchange == "ring";
-  const bool without_cudnn = plan.model.block.attention_softcap != 0 || plan.fields.attention == "own";
-  if (auto why = shared_sequences_unsupported_reason(plan.fields.device, plan.model.head_dim))
-    if (without_cudnn || !ring)
-      return fmt::format("--context: {}{}", *why,
-                         without_cudnn ? "" : "; cuDNN has it for --context-exchange ring");
-  if (const std::int64_t window = plan.model.sliding_window; window > 0 && window < plan.T)
-    return fmt::format(
-        "--context: the cuda device has no kernel for a window ({} tokens) in shared sequences", window);
-  return std::nullopt;
-}
-
 /// True if a recipe with delayed scaling can continue with the other's amax history.
 bool same_scales(const Recipe& a, const Recipe& b) {
   return a.fprop.a == b.fprop.a && a.fprop.b == b.fprop.b && a.dgrad.a == b.dgrad.a;
@@ -429,12 +414,8 @@ constexpr Rule kSupportRules[] = {
     {&Case::context, undivided_chunks},
     {&Case::context, undivided_blocks},
     {&Case::context,
-     "--context: cuDNN attention takes whole sequences; use auto or own, or --context-exchange ring",
-     [](const Plan& p) { return on_cudnn(p) && p.fields.context_exchange != "ring"; }},
-    {&Case::context,
      "--context: the cuda device has no kernel for latent attention (MLA) in shared sequences",
      [](const Plan& p) { return p.on_gpu && on_latent(p); }},
-    {&Case::context, unshared_attention},
     {kEveryCase, "--exchange, --slots and --dispatch need expert parallelism: add --ep N",
      [](const Plan& p) {
        return !divides_experts(p) &&
@@ -488,9 +469,6 @@ constexpr Rule kSupportRules[] = {
     {&Case::packing,
      "--packing on: the {device} device has no kernel for latent attention (MLA) within documents",
      [](const Plan& p) { return p.on_gpu && on_latent(p); }},
-    {&Case::packing,
-     "--packing on: the {device} device has no kernel for documents in sequences that ranks share (--context)",
-     [](const Plan& p) { return p.on_gpu && p.fields.context > 1; }},
     {&Case::packing,
      "--packing on: head_dim is {head_dim}; attention within documents takes at most 256 on the {device} device",
      [](const Plan& p) { return p.on_gpu && p.model.head_dim > kWidestOwnHead; }},

@@ -35,17 +35,15 @@ const char* family_of(const OpCost& op, const AttentionSetting& setting, bool ho
   using Choice = AttentionSetting::Choice;
   const AttentionShape shape = causal_shape(op);
   const bool ours = hopper && cuda::hopper_attention_takes(shape.head_dim);
-  const bool own = setting.choice == Choice::own;
-  if (setting.softcap) return ours ? kHopperKernel : kFlashKernel;
-  const bool whole_sequences = shape.keys() != shape.T;  // nothing else takes their keys
-  if (whole_sequences || (setting.separate_keys && ours && setting.choice != Choice::cudnn))
-    return kHopperKernel;
-  if (setting.separate_keys) return kCudnnKernel;
-  if (has_window(op)) return own ? kFlashKernel : kCudnnKernel;
-  if (own) return ours ? kHopperKernel : kFlashKernel;
-  const bool faster = op.name == kForwardOp ||
+  const bool window = has_window(op), square = shape.square();
+  const bool in_cudnn = !setting.softcap && cuda::cudnn_mask(shape) && (!window || square);
+  if (!in_cudnn || setting.choice == Choice::own)
+    return ours && (!window || (setting.softcap && square)) ? kHopperKernel : kFlashKernel;
+  // Rates at an offset are known of these alone, on any GPU and with any choice.
+  if (shape.keys() != shape.T) return kHopperKernel;
+  const bool faster = op.name == kForwardOp || setting.separate_keys ||
                       cuda::hopper_backward_is_faster(shape.keys(), shape.head_dim, setting.deterministic);
-  return ours && faster && setting.choice == Choice::automatic ? kHopperKernel : kCudnnKernel;
+  return ours && !window && faster && setting.choice == Choice::automatic ? kHopperKernel : kCudnnKernel;
 }
 
 }  // namespace

@@ -56,6 +56,14 @@ TEST_CASE("attention_kernel: follows the table of kernels/cuda/attention/README.
     AttentionShape shared = long_one;  // a context rank's queries of keys of all ranks
     shared.T = 2048, shared.T_k = 8192, shared.offset = 6144;
     CHECK(kernel(shared, true) == "hopper");
+    CHECK(kernel(shared, true, cudnn) == "hopper");
+    CHECK(kernel(shared, true, {}, false) == "hopper");
+    CHECK(kernel(shared, true, own, false) == "flash");
+    CHECK(kernel(shared, true, softcap, false) == "flash softcap");
+    AttentionShape in_window = shared;
+    in_window.window = 1024;
+    CHECK(kernel(in_window, true) == "flash window");
+    CHECK(kernel(in_window, true, softcap) == "flash window softcap");
     shared.T = shared.T_k, shared.offset = shared.T;  // in a ring: all of a chunk, or its own causally
     for (const AttentionShape& chunk : {shared, long_one}) {
       CHECK(kernel(chunk, true, {.separate_keys = true}) == "hopper");

@@ -61,7 +61,8 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
         for (std::int64_t i = 0; i < s.T; ++i) {
           const std::int64_t seen = std::clamp<std::int64_t>(i + s.offset + 1, 0, keys);
           std::int64_t begin = s.window ? std::clamp<std::int64_t>(i + s.offset + 1 - s.window, 0, seen) : 0;
-          if (!first_key.empty()) begin = std::max<std::int64_t>(begin, first_key[b * s.T + i]);
+          if (!first_key.empty())
+            begin = std::min(seen, std::max<std::int64_t>(begin, first_key[b * s.T + i]));
           if (seen == begin) {  // out and dq are 0
             result.lse[(b * s.heads + head) * s.T + i] = -INFINITY;
             continue;

@@ -17,11 +17,8 @@ struct GpuKind {
   std::optional<std::string> (*width_unsupported_reason)(std::int64_t width);
   std::optional<std::string> (*heads_unsupported_reason)(std::int64_t head_dim, std::int64_t q_normed,
                                                          std::int64_t k_normed);
-  std::optional<std::string> (*shared_sequences_unsupported_reason)(std::int64_t head_dim,
-                                                                    int compute_capability);
 };
-constexpr GpuKind kKinds[] = {{"cuda", cuda::width_unsupported_reason, cuda::heads_unsupported_reason,
-                               cuda::shared_sequences_unsupported_reason}};
+constexpr GpuKind kKinds[] = {{"cuda", cuda::width_unsupported_reason, cuda::heads_unsupported_reason}};
 
 const GpuKind* find_kind(const std::string& device) {
   const auto* kind =
@@ -55,14 +52,6 @@ std::optional<std::string> gpu_unsupported_reason(const std::string& device, std
   if (!kind) return std::nullopt;
   if (auto why = kind->width_unsupported_reason(width)) return why;
   return kind->heads_unsupported_reason(heads.head_dim, heads.q_normed, heads.k_normed);
-}
-
-std::optional<std::string> shared_sequences_unsupported_reason(const std::string& device,
-                                                               std::int64_t head_dim) {
-  const GpuKind* kind = find_kind(device);
-  if (!kind) return std::nullopt;
-  const int capability = find_gpus().count > 0 ? gpu_properties(0).compute_capability : 0;
-  return kind->shared_sequences_unsupported_reason(head_dim, capability);
 }
 
 GpuCode code_for(int compute_capability, const std::string& architectures) {

@@ -31,11 +31,6 @@ struct HeadSizes {
 std::optional<std::string> gpu_unsupported_reason(const std::string& device, std::int64_t width,
                                                   const HeadSizes& heads);
 
-/// Returns why a GPU device does not support sequences that several ranks share; null if it does, and for
-/// other devices. Without a GPU on this machine only the shapes are checked.
-std::optional<std::string> shared_sequences_unsupported_reason(const std::string& device,
-                                                               std::int64_t head_dim);
-
 /// Returns why a Hopper GPU runs library kernels in place of ours, which need a driver with TMA tensor maps; null if it
 /// runs ours, and for other GPUs.
 std::optional<std::string> hopper_fallback_reason(int compute_capability, bool tensor_maps);

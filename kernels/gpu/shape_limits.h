@@ -49,16 +49,4 @@ inline bool hopper_attention_takes(std::int64_t head_dim) {
   return head_dim == 64 || head_dim == 128 || head_dim == 256;
 }
 
-/// Returns why attention does not take a part of a sequence's queries and keys of other ranks; null if it
-/// does. `compute_capability`: of the GPU; 0: not known yet.
-inline std::optional<std::string> shared_sequences_unsupported_reason(std::int64_t head_dim,
-                                                                      int compute_capability) {
-  if (compute_capability != 0 && compute_capability != 90)
-    return "attention over keys of other ranks needs a Hopper GPU";
-  if (!hopper_attention_takes(head_dim))
-    return "attention over keys of other ranks needs a head_dim of 64, 128 or 256, not " +
-           std::to_string(head_dim);
-  return std::nullopt;
-}
-
 }  // namespace precbench::cuda

@@ -63,21 +63,13 @@ namespace {
 constexpr std::int64_t kDeterministicWorkspace = std::int64_t{1} << 30;
 constexpr std::int64_t kNoLimit = INT64_MAX;
 
-/// Returns true if ring attention calls with such shapes: causal, or to all of as many keys. cuDNN takes these.
-bool is_of_ring(const AttentionShape& shape, bool own_rows) {
-  return own_rows && shape.keys() == shape.T && shape.window == 0 &&
-         (shape.offset == 0 || shape.offset >= shape.T);
-}
-
-/// Returns why the flash kernels, which need fused rows and square attention, and cuDNN but for a ring do not support an
-/// op; empty: they may.
-std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
-  if (!shape.square())
-    return fmt::format(
-        "attention of {} queries to {} keys at an offset of {}: the cuda device takes as many keys as queries, and no "
-        "offset",
-        shape.T, shape.keys(), shape.offset);
-  return own_rows ? "attention: the cuda device takes keys and values from the fused rows only" : "";
+/// Returns why cuDNN alone does not take a shape.
+std::string no_mask(const AttentionShape& s) {
+  const std::string what = s.softcap != 0
+                               ? "soft-capped scores"
+                               : fmt::format("mask of {} queries to {} keys at an offset of {}{}", s.T,
+                                             s.keys(), s.offset, s.window > 0 ? ", in a window" : "");
+  return fmt::format("attention with cuDNN: has no {}; use auto or own", what);
 }
 
 /// Selects the implementation of an op; throws Unsupported if there is none. `hopper` may be null.
@@ -87,26 +79,15 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
                                   const Kernel* hopper, bool hopper_is_faster, std::int64_t workspace_limit,
                                   MakePlan&& make_plan) {
   using Choice = AttentionState::Choice;
-  if (shape.window != 0 && !shape.square())
-    throw Unsupported(fmt::format(
-        "attention: the cuda device has no window ({} keys) over sequences shared by ranks", shape.window));
-  if (shape.softcap != 0 && state.choice == Choice::cudnn)
-    throw Unsupported("attention with cuDNN: has no soft-capped scores; use auto or own");
-  const std::string others = refusal_of_others(shape, own_rows);
-  const bool cudnn_too = state.cudnn && shape.softcap == 0 && is_of_ring(shape, own_rows);
-  if (!others.empty() && (!hopper || state.choice == Choice::cudnn) && !cudnn_too)
-    throw Unsupported(others + ", but on Hopper at head widths 64, 128 and 256 (attention own)");
-  if (shape.softcap != 0) {
-    if (hopper) return {.hopper = hopper};
-    if (const std::string why = flash_attention_refusal(shape); !why.empty())
-      throw Unsupported("attention: " + why);
-    return {};
-  }
-  const bool ours_first = state.choice == Choice::own ||
-                          (state.choice == Choice::automatic && (hopper_is_faster || !others.empty()));
-  if (hopper && ours_first) return {.hopper = hopper};
+  const bool masked = cuda::cudnn_mask(shape).has_value();
+  if (state.choice == Choice::cudnn && !masked) throw Unsupported(no_mask(shape));
+  // Ours have been measured with the keys of other ranks.
+  const bool whole = !own_rows && shape.square();
+  const bool ours_first =
+      state.choice == Choice::own || (state.choice == Choice::automatic && (hopper_is_faster || !whole));
+  if (hopper && (ours_first || !masked)) return {.hopper = hopper};
   std::string no_cudnn = state.no_cudnn;
-  if (state.cudnn && state.choice != Choice::own) {
+  if (masked && state.cudnn && state.choice != Choice::own) {
     const CudnnAttention::Plan& plan = make_plan();
     no_cudnn = plan.refusal;
     const bool fits = state.choice == Choice::cudnn || plan.workspace_bytes <= workspace_limit;
@@ -116,8 +97,9 @@ AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionSh
   if (state.choice == Choice::cudnn)
     throw Unsupported(fmt::format("attention with cuDNN: {}; use auto or own", no_cudnn));
   if (hopper) return {.hopper = hopper};
-  const std::string no_own = !others.empty() ? others : flash_attention_refusal(shape);
-  if (!no_own.empty()) throw Unsupported(fmt::format("attention: {} (cuDNN: {})", no_own, no_cudnn));
+  if (const std::string no_own = flash_attention_refusal(shape); !no_own.empty())
+    throw Unsupported(
+        fmt::format("attention: {}{}", no_own, masked ? fmt::format(" (cuDNN: {})", no_cudnn) : ""));
   return {};
 }
 
@@ -181,13 +163,18 @@ template <class Op>
 std::string refusal_of_documents(const AttentionState& state, const Op& op) {
   if (state.choice == AttentionState::Choice::cudnn)
     return "attention with cuDNN: has no documents that share sequences; use auto or own";
-  if (const std::string why = refusal_of_others(op.shape, !op.kv.empty()); !why.empty()) return why;
-  return packed_attention_refusal(op.shape);
+  return flash_attention_refusal(op.shape);
 }
 
 template <class Op>
 void check_documents(const AttentionState& state, const Op& op) {
   if (const std::string why = refusal_of_documents(state, op); !why.empty()) throw Unsupported(why);
+}
+
+/// Return an op's operands as our kernels take them.
+AttentionTensors tensors_of(const ops::Attention& op) { return {op.out.value, op.lse, op.qkv, op.kv}; }
+AttentionGradients gradients_of(const ops::AttentionBackward& op, void* workspace) {
+  return {op.dqkv, op.dkv, op.dout, {op.out, op.lse, op.qkv, op.kv}, workspace};
 }
 
 /// Returns an op's scratch; none if the op has no implementation, which running it says.
@@ -262,7 +249,7 @@ void CudaDevice::do_attention(const ops::Attention& op) {
   AttentionState& state = attention_state();
   if (!op.documents.empty()) {
     check_documents(state, op);
-    flash_attention(op.out.value, op.lse, op.qkv, op.shape, stream(), op.documents);
+    flash_attention(tensors_of(op), op.shape, stream(), op.documents);
     state.forward_name = "own";
     launched("attention");
     return do_quantize({op.out});
@@ -272,9 +259,9 @@ void CudaDevice::do_attention(const ops::Attention& op) {
   if (runner.cudnn)
     state.cudnn->forward(op, workspace);
   else if (runner.hopper)
-    runner.hopper->launch({op.out.value, op.lse, op.qkv, op.kv}, op.shape, stream());
+    runner.hopper->launch(tensors_of(op), op.shape, stream());
   else
-    flash_attention(op.out.value, op.lse, op.qkv, op.shape, stream());
+    flash_attention(tensors_of(op), op.shape, stream());
   state.forward_name = state.name(runner);
   launched("attention");
   do_quantize({op.out});
@@ -284,8 +271,8 @@ void CudaDevice::do_attention_backward(const ops::AttentionBackward& op) {
   AttentionState& state = attention_state();
   if (!op.documents.empty()) {
     check_documents(state, op);
-    flash_attention_backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape,
-                             scratch(flash_attention_workspace(op.shape)), stream(), op.documents);
+    flash_attention_backward(gradients_of(op, scratch(flash_attention_workspace(op.shape))), op.shape,
+                             stream(), op.documents);
     state.backward_name = "own";
     return launched("attention_backward");
   }
@@ -294,14 +281,9 @@ void CudaDevice::do_attention_backward(const ops::AttentionBackward& op) {
   if (runner.cudnn)
     state.cudnn->backward(op, deterministic(), workspace);
   else if (runner.hopper)
-    runner.hopper->launch({.dqkv = op.dqkv,
-                           .dkv = op.dkv,
-                           .dout = op.dout,
-                           .forward = {op.out, op.lse, op.qkv, op.kv},
-                           .workspace = workspace},
-                          op.shape, stream());
+    runner.hopper->launch(gradients_of(op, workspace), op.shape, stream());
   else
-    flash_attention_backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape, workspace, stream());
+    flash_attention_backward(gradients_of(op, workspace), op.shape, stream());
   state.backward_name = state.name(runner);
   launched("attention_backward");
 }

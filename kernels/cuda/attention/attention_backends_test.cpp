@@ -83,56 +83,163 @@ TEST_CASE("attention: forward and backward errors are at most twice those of pla
   if (cudnn) CHECK(by_cudnn >= cases().size() / 2);
 }
 
-TEST_CASE("attention: windows of plain scores in cuDNN, which no other kernel has", "[gpu][attention]") {
+namespace {
+
+/// Names of the implementations; "any GPU's" kernels are run directly, since "own" selects faster ones if available.
+constexpr const char* kAll[] = {"own", "any GPU's", "cudnn"};
+
+/// Checks each implementation that takes the shape, forward and all gradients. Ours take all. Returns true if cuDNN's ran.
+bool check_all(CudaDevice& device, const AttentionShape& shape, bool cudnn) {
+  if (!flash_attention_refusal(shape).empty()) return false;  // wide heads on a GPU with little shared memory
+  Problem problem(device, shape, 1.5f);
+  const auto truth =
+      attention_reference<double>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
+  const auto naive =
+      attention_reference<float>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
+  bool ran = false;
+  for (const std::string which : kAll) {
+    const bool by_cudnn = which == "cudnn";
+    if (by_cudnn && !cudnn) continue;
+    INFO(which << ", window " << shape.window << ", softcap " << shape.softcap);
+    problem.clear();
+    try {
+      if (which == "any GPU's") {
+        run_flash(device, problem, shape);
+      } else {
+        device.set_attention(which);
+        problem.forward();
+        problem.backward();
+      }
+    } catch (const Unsupported& refusal) {
+      INFO(refusal.what());
+      CHECK(by_cudnn);
+      if (cuda::cudnn_mask(shape)) WARN(refusal.what());
+      continue;
+    }
+    ran |= by_cudnn;
+    check_close(shape, problem.result(), truth, naive);
+  }
+  return ran;
+}
+
+/// Keys at an offset: tiles' edges, no offset, ends of keys and queries together, between, all keys, and queries that see none.
+std::vector<AttentionShape> offset_shapes(std::int64_t D) {
+  std::vector<AttentionShape> list;
+  const auto add = [&](std::int64_t T, std::int64_t T_k, std::int64_t offset) {
+    list.push_back({.B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .T_k = T_k, .offset = offset});
+  };
+  for (const std::int64_t T : {1, 65, 128, 200})
+    for (const std::int64_t T_k : {64, 130, 256, 300})
+      for (const std::int64_t offset : {std::int64_t{0}, T_k - T, (T_k - T) / 2, T_k, std::int64_t{-20}})
+        if (T_k != T || offset != 0) add(T, T_k, offset);
+  add(128, 512, 128);  // an early half of two ranks' queries: the last 256 keys are seen by none
+  add(77, 77, 77);     // a chunk of ring attention before the queries
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("attention: windows of plain scores", "[gpu][attention]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
   const bool cudnn = use(device, "cudnn");
   std::size_t ran = 0;
   for (const std::int64_t D : {64, 128, 256})
     for (const std::int64_t T : {77, 256, 300})
-      for (const std::int64_t window : {1, 40, 64, 129, 255}) {
-        const AttentionShape shape{
-            .B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .window = window};
-        Problem problem(device, shape, 1.5f);
-        device.set_attention("own");
-        CHECK_THROWS_AS(problem.forward(), Unsupported);
-        if (!cudnn) continue;
-        device.set_attention("cudnn");
-        const auto truth = attention_reference<double>(shape, problem.qkv_values, problem.dout_values);
-        const auto naive = attention_reference<float>(shape, problem.qkv_values, problem.dout_values);
-        problem.clear();
-        try {
-          problem.forward();
-          problem.backward();
-        } catch (const Unsupported& refusal) {
-          WARN(refusal.what());
-          continue;
-        }
-        INFO("window " << window);
-        check_close(shape, problem.result(), truth, naive);
-        ++ran;
-      }
+      for (const std::int64_t window : {1, 40, 64, 129, 255})
+        ran += check_all(device, {.B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .window = window},
+                         cudnn);
   if (cudnn) CHECK(ran > 0);
 }
 
-TEST_CASE("attention: cuDNN sees all keys of a chunk of ring attention", "[gpu][attention][ring]") {
+TEST_CASE("attention: keys at an offset in every implementation", "[gpu][attention][offset]") {
   if (!gpu_here()) return;
   CudaDevice device(0);
-  if (!use(device, "cudnn")) return;
+  const bool cudnn = use(device, "cudnn");
+  int ran[3] = {};
+  const auto check = [&](const AttentionShape& shape) {
+    if (check_all(device, shape, cudnn)) ++ran[static_cast<int>(cuda::cudnn_mask(shape)->kind)];
+  };
   for (const std::int64_t D : {64, 128})
-    for (const std::int64_t T : {77, 256, 300}) {
-      const AttentionShape shape{
-          .B = 2, .T = T, .heads = 4, .kv_heads = 2, .head_dim = D, .T_k = T, .offset = T};
-      Problem problem(device, shape, 1.5f);
+    for (const AttentionShape& shape : offset_shapes(D)) check(shape);
+  for (const std::int64_t D : {32, 40, 96, 192, 256})
+    for (const std::int64_t offset : {0, 70, 155, 300}) check({2, 145, 4, 2, D, 300, offset});
+  for (const std::int64_t kv_heads : {6, 3, 1})
+    for (const std::int64_t offset : {50, 150}) check({1, 150, 6, kv_heads, 64, 300, offset});
+  if (cudnn)
+    for (const int count : ran) CHECK(count > 0);
+}
+
+TEST_CASE("attention: windows and soft-capped scores of keys at an offset", "[gpu][attention][offset]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  for (const std::int64_t D : {64, 96, 128, 256})
+    for (const float softcap : {0.0f, 2.0f})
+      for (const std::int64_t window : {0, 1, 40, 129, 500})
+        for (const std::int64_t offset : {0, 70, 155, 250, -20}) {
+          if (softcap == 0 && window == 0) continue;
+          check_all(device,
+                    {.B = 2,
+                     .T = 145,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = D,
+                     .T_k = 300,
+                     .offset = offset,
+                     .window = window,
+                     .softcap = softcap},
+                    false);
+        }
+}
+
+TEST_CASE("attention: an offset or a window that is off by one is found", "[gpu][attention][offset]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  for (const std::int64_t window : {0, 20}) {
+    const AttentionShape shape{.B = 1,
+                               .T = 64,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_dim = 64,
+                               .T_k = 100,
+                               .offset = 3,
+                               .window = window};
+    Problem problem(device, shape, 1.5f);
+    const auto truth =
+        attention_reference<double>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
+    const auto naive =
+        attention_reference<float>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
+    for (const std::int64_t by : {-1, 1}) {
+      AttentionShape wrong = shape;
+      (window ? wrong.window : wrong.offset) += by;
       problem.clear();
-      problem.forward();
-      problem.backward();
-      INFO("T " << T);
-      check_close(
-          shape, problem.result(),
-          attention_reference<double>(shape, problem.qkv_values, problem.dout_values, problem.kv_values),
-          attention_reference<float>(shape, problem.qkv_values, problem.dout_values, problem.kv_values));
+      run_flash(device, problem, wrong);
+      INFO("window " << window << ", by " << by);
+      for (const Part& part : parts_of(shape))
+        CHECK(part.distance(problem.result(), truth) > 10 * part.distance(naive, truth));
     }
+  }
+}
+
+TEST_CASE("attention: keys at an offset give the same bits from a graph", "[gpu][attention][offset][graph]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  device.set_deterministic(true);
+  for (const char* which : {"own", "cudnn"}) {
+    if (!use(device, which)) continue;
+    for (const std::int64_t D : {96, 128}) {
+      // The last 256 keys are seen by no query.
+      const AttentionShape shape{
+          .B = 2, .T = 128, .heads = 4, .kv_heads = 2, .head_dim = D, .T_k = 512, .offset = 128};
+      if (const std::string why = device.attention_refusal(shape); !why.empty()) {
+        WARN(why);
+        continue;
+      }
+      Problem problem(device, shape, 1.5f);
+      INFO(which << ", head_dim " << D);
+      check_replays(device, problem);
+    }
+  }
 }
 
 TEST_CASE("attention: lse of each implementation works in the backward of the other", "[gpu][attention]") {

@@ -1,5 +1,6 @@
 // Attention through cuDNN's graph API (cudnn-frontend, header only): one SDPA node forward, one backward,
-// BF16 with FP32 arithmetic inside, causal, with a window if the shape has one, or over all keys.
+// BF16 with FP32 arithmetic inside, causal, with a window if the shape has one, or over all keys (cudnn_mask). Keys that no
+// query sees are left out of the views; their gradients are cleared.
 //
 // Q, K, V are strided views of the fused rows [q heads | k heads | v heads], and dQ, dK, dV of the fused
 // gradient, so nothing is split, transposed or repeated: cuDNN takes dimensions [B, heads, T, head_dim] with
@@ -59,19 +60,19 @@ std::string one_line(std::string text) {
 
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kLse, kDOut, kDQ, kDK, kDV };
 
-// Row r of a fused matrix holds token r = b T + t; a head is a run of columns.
+// Row r of a fused matrix holds token r = b T + t; a head is a run of columns. `rows` of a sequence's take part.
 struct Heads {
-  std::int64_t count, dim, row_width;
+  std::int64_t count, dim, row_width, rows, rows_of_sequence;
 
-  std::vector<std::int64_t> dims(const AttentionShape& s) const { return {s.B, count, s.T, dim}; }
-  std::vector<std::int64_t> strides(const AttentionShape& s) const {
-    return {s.T * row_width, dim, row_width, 1};
-  }
+  std::vector<std::int64_t> dims(const AttentionShape& s) const { return {s.B, count, rows, dim}; }
+  std::vector<std::int64_t> strides() const { return {rows_of_sequence * row_width, dim, row_width, 1}; }
 };
 
 /// A problem, and whether its keys are in rows of their own.
 struct CudnnShape : AttentionShape {
   bool own_rows;
+
+  cuda::CudnnMask mask() const { return cuda::cudnn_mask(*this).value(); }
 };
 
 Heads heads_of(Uid uid, const CudnnShape& s) {
@@ -80,17 +81,18 @@ Heads heads_of(Uid uid, const CudnnShape& s) {
   return {queries ? s.heads : s.kv_heads, output || value ? s.v_dim() : s.head_dim,
           output                   ? s.out_width()
           : !queries && s.own_rows ? s.kv_width()
-                                   : s.qkv_width()};
+                                   : s.qkv_width(),
+          queries ? s.T : s.mask().keys, queries ? s.T : s.keys()};
 }
 
 std::shared_ptr<Tensor_attributes> head_view(fe::graph::Graph& graph, Uid uid, const CudnnShape& s) {
   const Heads heads = heads_of(uid, s);
-  return graph.tensor(Tensor_attributes().set_uid(uid).set_dim(heads.dims(s)).set_stride(heads.strides(s)));
+  return graph.tensor(Tensor_attributes().set_uid(uid).set_dim(heads.dims(s)).set_stride(heads.strides()));
 }
 
 void make_output(const std::shared_ptr<Tensor_attributes>& tensor, Uid uid, const CudnnShape& s) {
   const Heads heads = heads_of(uid, s);
-  tensor->set_output(true).set_uid(uid).set_dim(heads.dims(s)).set_stride(heads.strides(s));
+  tensor->set_output(true).set_uid(uid).set_dim(heads.dims(s)).set_stride(heads.strides());
 }
 
 void set_types(fe::graph::Graph& graph) {
@@ -101,9 +103,12 @@ void set_types(fe::graph::Graph& graph) {
 
 float score_scale(const AttentionShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
 
-/// A query sees the keys with key + left bound > query.
+/// A query of a window sees the keys with key + left bound > query.
 template <class Attributes>
-void set_window(Attributes& attributes, const AttentionShape& s) {
+void set_mask(Attributes& attributes, const CudnnShape& s) {
+  const cuda::CudnnMask::Kind kind = s.mask().kind;
+  attributes.set_causal_mask(kind == cuda::CudnnMask::Kind::causal);
+  attributes.set_causal_mask_bottom_right(kind == cuda::CudnnMask::Kind::causal_at_end);
   if (s.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(s.window));
 }
 
@@ -115,9 +120,8 @@ void build_forward(fe::graph::Graph& graph, const CudnnShape& s) {
   auto options = fe::graph::SDPA_attributes()
                      .set_name("attention")
                      .set_generate_stats(true)
-                     .set_causal_mask(s.offset == 0)
                      .set_attn_scale(score_scale(s));
-  set_window(options, s);
+  set_mask(options, s);
   auto [out, lse] = graph.sdpa(q, k, v, options);
   make_output(out, kOut, s);
   lse->set_output(true)
@@ -141,10 +145,9 @@ void build_backward(fe::graph::Graph& graph, const CudnnShape& s, bool determini
                               .set_stride({s.heads * s.T, s.T, 1, 1}));
   auto options = fe::graph::SDPA_backward_attributes()
                      .set_name("attention_backward")
-                     .set_causal_mask(s.offset == 0)
                      .set_attn_scale(score_scale(s))
                      .set_deterministic_algorithm(deterministic);
-  set_window(options, s);
+  set_mask(options, s);
   auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, lse, options);
   make_output(dq, kDQ, s);
   make_output(dk, kDK, s);
@@ -195,8 +198,12 @@ class Implementation final : public CudnnAttention {
         {kQ, in.q},          {kK, in.k},        {kV, in.v},        {kOut, op.out.data}, {kDOut, op.dout.data},
         {kLse, op.lse.data}, {kDQ, gradient.q}, {kDK, gradient.k}, {kDV, gradient.v},
     };
-    execute(find({op.shape, !op.kv.empty()}, backward_kind(deterministic)), pointers, workspace,
-            "attention_backward");
+    const CudnnShape shape{op.shape, !op.kv.empty()};
+    execute(find(shape, backward_kind(deterministic)), pointers, workspace, "attention_backward");
+    const std::int64_t row = bytes_of(DType::bf16, shape.kv_width()), keys = shape.mask().keys;
+    if (const std::int64_t unseen = shape.keys() - keys; unseen > 0)
+      PRECBENCH_CHECK(cudaMemset2DAsync(op.dkv.as<std::byte>() + keys * row, shape.keys() * row, 0,
+                                        unseen * row, shape.B, stream_));
   }
 
  private:
@@ -211,8 +218,8 @@ class Implementation final : public CudnnAttention {
   };
 
   Entry& find(const CudnnShape& s, Kind kind) {
-    const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.v_dim(), s.window,
-                                     s.offset == 0, s.own_rows, kind);
+    const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, s.v_dim(), s.keys(), s.offset,
+                                     s.window, s.own_rows, kind);
     if (const auto known = entries_.find(key); known != entries_.end()) return known->second;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     PRECBENCH_CHECK(cudaStreamIsCapturing(stream_, &capture));
@@ -244,7 +251,7 @@ class Implementation final : public CudnnAttention {
   cudaStream_t stream_;
   cudnnHandle_t handle_ = nullptr;
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                      std::int64_t, bool, bool, Kind>,
+                      std::int64_t, std::int64_t, std::int64_t, bool, Kind>,
            Entry>
       entries_;
 };

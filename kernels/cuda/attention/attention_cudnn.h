@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/device/device.h"
+#include "kernels/gpu/attention_choice.h"
 
 struct CUstream_st;
 
@@ -26,8 +27,8 @@ class CudnnAttention {
     std::string refusal;               ///< why cuDNN does not support this shape; empty: it does
     std::int64_t workspace_bytes = 0;  ///< of one call, 256-byte aligned
   };
-  /// Builds a plan at the first call with a shape; that call must not be under stream capture. `own_rows`: keys are in rows
-  /// of their own. Shapes have as many keys as queries, which a query sees up to its own or, with an offset, all.
+  /// Builds a plan at the first call with a shape that cudnn_mask() has; that call must not be under stream capture.
+  /// `own_rows`: keys are in rows of their own.
   virtual const Plan& forward_plan(const AttentionShape& shape, bool own_rows) = 0;
   /// `deterministic`: additions into dQ in a fixed order. On compute capability 9.0, cuDNN before 9.25 needs
   /// a workspace of 2 B H T^2 bytes for it (cudnn-frontend, sdpa_backward).

@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention/flash.h"
 #include "kernels/cuda/attention/hopper.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/gpu/attention_choice.h"
 #include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/testing/catch.h"
@@ -25,11 +26,9 @@ inline AttentionGradients gradients_of(const Problem& p, void* workspace) {
 inline void run_flash(CudaDevice& device, const Problem& problem, const AttentionShape& shape,
                       const DocumentMask& documents = {}) {
   const DeviceBlock workspace(device, flash_attention_workspace(shape));
-  const AttentionGradients g = gradients_of(problem, workspace.data());
-  const AttentionTensors& t = g.forward;
-  flash_attention(t.out, t.lse, t.qkv, shape, device.stream(), documents);
-  flash_attention_backward(g.dqkv, g.dout, t.out, t.lse, t.qkv, shape, g.workspace, device.stream(),
-                           documents);
+  const AttentionGradients gradients = gradients_of(problem, workspace.data());
+  flash_attention(gradients.forward, shape, device.stream(), documents);
+  flash_attention_backward(gradients, shape, device.stream(), documents);
   device.synchronize();
 }
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/device/device.h"
+#include "kernels/cuda/attention/attention_tensors.h"
 
 struct CUstream_st;
 
@@ -19,19 +19,15 @@ inline constexpr float kLargestSoftcap = 1024, kSmallestSoftcap = 0x1p-10f;
 
 /// Returns why these kernels do not support a shape on the current GPU, in one line; empty: they do. head_dim is a multiple
 /// of 8 up to 256, beyond 128 on GPUs whose blocks may have 137 KiB of shared memory (compute capability 8.0, 9.0, 10.0).
-/// Windows are supported with soft-capped scores.
 std::string flash_attention_refusal(const AttentionShape& shape);
-/// The same with documents, where windows are supported with plain scores too.
-std::string packed_attention_refusal(const AttentionShape& shape);
 
-void flash_attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape,
-                     CUstream_st* stream, const DocumentMask& documents = {});
+void flash_attention(const AttentionTensors& tensors, const AttentionShape& shape, CUstream_st* stream,
+                     const DocumentMask& documents = {});
 
 /// Returns the workspace bytes of backward: one FP32 per row and head.
 std::int64_t flash_attention_workspace(const AttentionShape& shape);
 
-void flash_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                              const Tensor& qkv, const AttentionShape& shape, void* workspace,
+void flash_attention_backward(const AttentionGradients& gradients, const AttentionShape& shape,
                               CUstream_st* stream, const DocumentMask& documents = {});
 
 }  // namespace precbench

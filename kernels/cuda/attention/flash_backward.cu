@@ -39,12 +39,6 @@ int flash::shared_bytes_per_block() {
 }
 
 std::string flash_attention_refusal(const AttentionShape& s) {
-  if (s.window != 0 && s.softcap == 0)
-    return "our attention kernels have windows only with documents or soft-capping";
-  return packed_attention_refusal(s);
-}
-
-std::string packed_attention_refusal(const AttentionShape& s) {
   if (s.softcap != 0 && !(s.softcap >= kSmallestSoftcap && s.softcap <= kLargestSoftcap))
     return "our attention kernels soft-cap scores at 1/1024 to 1024, not at " + std::to_string(s.softcap);
   if (s.v_dim() != s.head_dim) return "our attention kernels take values as wide as keys";
@@ -63,16 +57,22 @@ std::string packed_attention_refusal(const AttentionShape& s) {
 
 std::int64_t flash_attention_workspace(const AttentionShape& s) { return s.tokens() * s.heads * 4; }
 
-void flash_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                              const Tensor& qkv, const AttentionShape& s, void* workspace,
-                              CUstream_st* stream, const DocumentMask& documents) {
-  const BackwardData data = {dqkv.as<__nv_bfloat16>(),      dout.as<const __nv_bfloat16>(),
-                             out.as<const __nv_bfloat16>(), qkv.as<const __nv_bfloat16>(),
-                             lse.as<const float>(),         static_cast<float*>(workspace)};
+void flash_attention_backward(const AttentionGradients& g, const AttentionShape& s, CUstream_st* stream,
+                              const DocumentMask& documents) {
+  const AttentionTensors& forward = g.forward;
+  const BackwardData data = {g.dqkv.as<__nv_bfloat16>(),
+                             g.dout.as<const __nv_bfloat16>(),
+                             forward.out.as<const __nv_bfloat16>(),
+                             forward.qkv.as<const __nv_bfloat16>(),
+                             forward.lse.as<const float>(),
+                             static_cast<float*>(g.workspace)};
   const std::int64_t rows = s.tokens() * s.heads;
   flash_delta_kernel<<<(rows * 32 + kDeltaThreads - 1) / kDeltaThreads, kDeltaThreads, 0, stream>>>(
       data, flash_shape(s), rows);
-  if (s.softcap != 0)
+  if (needs_offset_shape(s, forward.kv, documents))
+    launch_offset_backward(data, s, offset_shape_of(s, documents, forward.qkv, forward.kv, g.dqkv, g.dkv),
+                           stream);
+  else if (s.softcap != 0)
     launch_softcap_backward(data, s, documents, stream);
   else if (documents.empty())
     launch_backward(data, s, flash_shape(s), stream);

@@ -96,13 +96,15 @@ __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(Ba
   block.fetch_rows(q_tile, fused + shape.q_column(block.head), shape.qkv_stride, shape);
   block.fetch_rows(dout_tile, data.dout + block.first_token * shape.out_stride + block.head * shape.head_dim,
                    shape.out_stride, shape);
-  block.fetch_kv(kv_tiles, fused, block.first_tile, shape);
+  const __nv_bfloat16* keys = fused;
+  if constexpr (kOffset<typename Block::Shape>) keys = key_rows(shape, shape.kv, block.batch);
+  block.fetch_kv(kv_tiles, keys, block.first_tile, shape);
 
   [[maybe_unused]] int first_keys[kM][2];
   if constexpr (kHasFirstKeys<typename Block::Shape>) block.load_first_keys(first_keys, shape);
   const QueryValues<Block> rows(block, data, shape);
   float dq[kM][Rows::kCols / 8][4] = {};
-  block.walk(kv_tiles, fused, shape, [&](int first_kv, std::uint32_t k_tile, std::uint32_t v_tile) {
+  block.walk(kv_tiles, keys, shape, [&](int first_kv, std::uint32_t k_tile, std::uint32_t v_tile) {
     float p[kM][kBlockKV / 8][4] = {}, dp[kM][kBlockKV / 8][4] = {};
     multiply_rows<Rows>(p, q_tile, Block::kWarpRows * block.warp, k_tile, 0);
     multiply_rows<Rows>(dp, dout_tile, Block::kWarpRows * block.warp, v_tile, 0);
@@ -110,9 +112,12 @@ __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(Ba
       rows.exponentiate_capped(p, shape);
     else
       rows.exponentiate(p, shape.scale_log2);
-    if (block.masks(first_kv)) apply_causal_mask<false>(p, block.warp_q, first_kv, 0);
+    if (block.queries.masks_end(shape, first_kv)) {
+      apply_causal_mask<false>(p, block.queries.place, first_kv, 0);
+      if constexpr (kOffset<typename Block::Shape>) apply_last_key_mask(p, first_kv, shape.keys(), 0);
+    }
     if constexpr (kHasFirstKeys<typename Block::Shape>)
-      if (first_kv < block.warp_hidden) apply_first_key_mask(p, first_keys, first_kv, 0);
+      if (block.queries.masks_begin(first_kv)) apply_first_key_mask(p, first_keys, first_kv, 0);
     rows.differentiate(p, dp);
     multiply_scores<Rows>(dq, p, k_tile);
   });
@@ -138,7 +143,7 @@ void launch_key_side(const BackwardData& data, const AttentionShape& s, const ty
                      cudaStream_t stream) {
   PRECBENCH_CHECK(cudaFuncSetAttribute(flash_key_side_kernel<Sizes>,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes));
-  const dim3 grid(s.B * s.kv_heads, (s.T + Sizes::kBlockKV - 1) / Sizes::kBlockKV);
+  const dim3 grid(s.B * s.kv_heads, (s.keys() + Sizes::kBlockKV - 1) / Sizes::kBlockKV);
   flash_key_side_kernel<Sizes><<<grid, Sizes::kThreads, Sizes::kSharedBytes, stream>>>(data, shape);
 }
 
@@ -179,8 +184,11 @@ void launch_backward(const BackwardData& data, const AttentionShape& s, const Sh
   });
 }
 
-/// Launches the same with soft-capped scores (flash_softcap_backward.cu).
+/// Launch the same with soft-capped scores (flash_softcap_backward.cu), and with an offset, also soft-capped
+/// (flash_offset_backward.cu).
 void launch_softcap_backward(const BackwardData& data, const AttentionShape& s, const DocumentMask& documents,
                              cudaStream_t stream);
+void launch_offset_backward(const BackwardData& data, const AttentionShape& s, const OffsetShape& shape,
+                            cudaStream_t stream);
 
 }  // namespace precbench::flash

@@ -28,8 +28,9 @@ struct DkvTileShape {
   static constexpr int kM = kRowBlocks<kHeadDim>, kPairRows = 16 * kM;
   static constexpr int kThreads = 64 * (kBlockKV / kPairRows);
   using Rows = Tile<kHeadDim>;
-  using Scores = Tile<kBlockQ>;                              // p and ds, transposed: [kBlockKV, kBlockQ]
-  static constexpr int kRowValues = kPacked<Shape> ? 3 : 2;  // lse, delta; of packed shapes first keys
+  using Scores = Tile<kBlockQ>;  // p and ds, transposed: [kBlockKV, kBlockQ]
+  static constexpr int kRowValues =
+      kPacked<Shape> || kOffset<Shape> ? 3 : 2;  // lse, delta; with documents first keys
   static constexpr int kStageBytes = 2 * Rows::bytes(kBlockQ) + kRowValues * kBlockQ * 4;  // q, dout, values
   static constexpr int kSharedBytes =
       2 * Rows::bytes(kBlockKV) + 2 * Scores::bytes(kBlockKV) + 2 * kStageBytes;
@@ -43,10 +44,11 @@ inline constexpr bool kBlockBarriers = true;
 inline constexpr bool kBlockBarriers = false;
 #endif
 
-/// Returns the last query of a sequence that sees a key. Called by whole warps with the same arguments; each round narrows
-/// the range to one of 32 parts.
-__device__ __forceinline__ int last_query(const PackedShape& shape, std::int64_t first_token, int key) {
-  int sees = key, blind = shape.T;  // a query that sees the key, and one after all that do
+/// Returns the last query of a sequence whose first key is not behind `key`. `sees`: such a query, or -1. Called by whole warps
+/// with the same arguments; each round narrows the range to one of 32 parts.
+template <class Shape>
+__device__ __forceinline__ int last_query(const Shape& shape, std::int64_t first_token, int key, int sees) {
+  int blind = shape.T;  // after all such queries
   while (blind - sees > 1) {
     const int step = (blind - sees + 31) / 32, query = sees + (static_cast<int>(threadIdx.x) % 32 + 1) * step;
     const bool seen = query < blind && shape.first_key(first_token, query) <= key;
@@ -77,19 +79,15 @@ struct DkvBlock {
         kv_head(blockIdx.x % shape.kv_heads),
         first_kv(blockIdx.y * kBlockKV),
         first_token(static_cast<std::int64_t>(batch) * shape.T),
-        first_tile(first_kv / kBlockQ),
-        tiles(last_tile(shape) - first_tile),
+        first_tile(first_query(shape, first_kv) / kBlockQ),
+        tiles(end_tile(shape) - first_tile),
         steps(tiles * shape.group()) {}
 
-  /// Returns the number of query tiles of the sequence up to the last that sees a key of the block.
-  __device__ __forceinline__ int last_tile(const typename Sizes::Shape& shape) const {
-    using Shape = typename Sizes::Shape;
-    if constexpr (kWindowed<Shape>)
-      return (min(first_kv + kBlockKV - 1 + shape.window, shape.T) - 1) / kBlockQ + 1;
-    else if constexpr (kPacked<Shape>)
-      return last_query(shape, first_token, min(first_kv + kBlockKV, shape.T) - 1) / kBlockQ + 1;
-    else
-      return (shape.T + kBlockQ - 1) / kBlockQ;
+  __device__ __forceinline__ int end_tile(const typename Sizes::Shape& shape) const {
+    return end_query_tile<kBlockKV, kBlockQ>(shape, first_kv, [&]([[maybe_unused]] int key) {
+      if constexpr (kPacked<typename Sizes::Shape>) return last_query(shape, first_token, key, key);
+      if constexpr (kOffset<typename Sizes::Shape>) return last_query(shape, first_token, key, -1);
+    });
   }
 
   __device__ __forceinline__ int first_q(int step) const { return (first_tile + step % tiles) * kBlockQ; }
@@ -118,8 +116,9 @@ struct DkvBlock {
                           static_cast<std::int64_t>(head) * shape.T;
       cp_async_4(row_values + threadIdx.x * 4, from + (valid ? first + row : 0), valid);
     }
-    if constexpr (kPacked<typename Sizes::Shape>)
-      if (threadIdx.x >= 2 * kBlockQ && threadIdx.x < 3 * kBlockQ) {
+    if constexpr (Sizes::kRowValues == 3)
+      if ((kPacked<typename Sizes::Shape> || shape.first_keys) && threadIdx.x >= 2 * kBlockQ &&
+          threadIdx.x < 3 * kBlockQ) {
         const int row = threadIdx.x % kBlockQ;
         const bool valid = first + row < shape.T;
         cp_async_4(row_values + threadIdx.x * 4, shape.first_keys + first_token + (valid ? first + row : 0),
@@ -185,16 +184,17 @@ __device__ __forceinline__ void clear_before_window(float (&p)[Sizes::kM][Sizes:
 }
 
 /// Clears the probabilities of keys that a query's document does not hold. `first_keys`: those of the tile's queries, the
-/// first of which is at position first_q.
+/// first of which is at position first_q among the keys, whose first one is at key_start in the sequence.
 template <class Sizes>
 __device__ __forceinline__ void clear_other_documents(float (&p)[Sizes::kM][Sizes::kHalfQ / 8][4],
                                                       const DkvBlock<Sizes>& block, std::uint32_t first_keys,
-                                                      int first_q, int window) {
+                                                      int key_start, int first_q, int window) {
 #pragma unroll
   for (int n = 0; n < Sizes::kHalfQ / 8; ++n) {
     const float2 pair = load_pair(first_keys + block.query(n) * 4);
     const int in_window = first_q + block.query(n) + 1 - window;
-    const int first[2] = {max(__float_as_int(pair.x), in_window), max(__float_as_int(pair.y), in_window + 1)};
+    const int first[2] = {max(__float_as_int(pair.x) - key_start, in_window),
+                          max(__float_as_int(pair.y) - key_start, in_window + 1)};
 #pragma unroll
     for (int m = 0; m < Sizes::kM; ++m)
 #pragma unroll
@@ -247,7 +247,7 @@ __device__ __forceinline__ void store_gradients(const float (&dk)[Sizes::kM][kBl
                                                 const float (&dv)[Sizes::kM][kBlocks][4],
                                                 std::uint32_t k_tile, std::uint32_t v_tile,
                                                 const DkvBlock<Sizes>& block, const BackwardData& data,
-                                                const FlashShape& shape) {
+                                                const typename Sizes::Shape& shape) {
   using Rows = typename Sizes::Rows;
   __syncthreads();
 #pragma unroll
@@ -263,10 +263,11 @@ __device__ __forceinline__ void store_gradients(const float (&dk)[Sizes::kM][kBl
       }
   __syncthreads();
   __nv_bfloat16* gradient = data.dqkv + block.first_token * shape.qkv_stride;
+  if constexpr (kOffset<typename Sizes::Shape>) gradient = key_rows(shape, shape.dkv, block.batch);
   for (int index = threadIdx.x; index < Sizes::kBlockKV * Rows::kChunks; index += Sizes::kThreads) {
     const int row = index / Rows::kChunks, chunk = index % Rows::kChunks;
-    if (block.first_kv + row >= shape.T || chunk * 8 >= shape.head_dim) continue;
-    __nv_bfloat16* to = gradient + (block.first_kv + row) * shape.qkv_stride + chunk * 8;
+    if (block.first_kv + row >= shape.keys() || chunk * 8 >= shape.head_dim) continue;
+    __nv_bfloat16* to = gradient + (block.first_kv + row) * shape.key_stride() + chunk * 8;
     *reinterpret_cast<uint4*>(to + shape.k_column(block.kv_head)) =
         load_chunk(k_tile + Rows::offset(row, chunk));
     *reinterpret_cast<uint4*>(to + shape.v_column(block.kv_head)) =
@@ -279,6 +280,7 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
                                                                             typename Sizes::Shape shape) {
   wait_for_work_before();
   using Rows = typename Sizes::Rows;
+  using Shape = typename Sizes::Shape;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const std::uint32_t k_tile = shared_address(shared_memory);
   const std::uint32_t v_tile = k_tile + Rows::bytes(Sizes::kBlockKV);
@@ -287,9 +289,11 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
   const std::uint32_t stages = ds_tile + Sizes::Scores::bytes(Sizes::kBlockKV);
 
   const DkvBlock<Sizes> block(shape);
-  fetch_kv<Rows, Sizes::kBlockKV, Sizes::kThreads>(k_tile, data.qkv + block.first_token * shape.qkv_stride,
-                                                   block.kv_head, block.first_kv, shape);
-  block.fetch_queries(stages, 0, data, shape);
+  const __nv_bfloat16* keys = data.qkv + block.first_token * shape.qkv_stride;
+  if constexpr (kOffset<Shape>) keys = key_rows(shape, shape.kv, block.batch);
+  fetch_kv<Rows, Sizes::kBlockKV, Sizes::kThreads>(k_tile, keys, block.kv_head, block.first_kv, shape);
+  if (!kOffset<Shape> || block.steps > 0) block.fetch_queries(stages, 0, data, shape);
+  const PairKeys<Sizes::kPairRows, Sizes::kBlockQ> pair{block.first_kv + block.warp_kv};
 
   float dk[Sizes::kM][Sizes::kHalfDim / 8][4] = {}, dv[Sizes::kM][Sizes::kHalfDim / 8][4] = {};
   for (int step = 0; step < block.steps; ++step) {
@@ -297,39 +301,36 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
     __syncthreads();  // the stage has arrived; the other stage, p and ds of the last step are no longer read
     if (step + 1 < block.steps) block.fetch_queries(stages, step + 1, data, shape);
     const int first_q = block.first_q(step);
-    if (!kBlockBarriers && first_q + Sizes::kBlockQ - 1 < block.first_kv + block.warp_kv)
-      continue;  // all queries precede this pair's keys
+    int place = first_q;  // of the first query among the keys
+    if constexpr (kOffset<Shape>) place += shape.shift;
+    if (!kBlockBarriers && pair.is_behind(place)) continue;
     const std::uint32_t q_tile = stages + step % 2 * Sizes::kStageBytes;
     const std::uint32_t dout_tile = q_tile + Rows::bytes(Sizes::kBlockQ);
     const std::uint32_t lse_values = dout_tile + Rows::bytes(Sizes::kBlockQ);
     [[maybe_unused]] const std::uint32_t first_keys = lse_values + 2 * Sizes::kBlockQ * 4;
-    if constexpr (kWindowed<typename Sizes::Shape>) {
-      if (!kBlockBarriers &&
-          first_q + 1 - shape.window > block.first_kv + block.warp_kv + Sizes::kPairRows - 1)
-        continue;  // all queries' windows begin after this pair's keys
-    }
-    if constexpr (kPacked<typename Sizes::Shape>) {
-      const int first = max(__float_as_int(load_pair(first_keys).x), first_q + 1 - shape.window);
-      if (!kBlockBarriers && first > block.first_kv + block.warp_kv + Sizes::kPairRows - 1)
-        continue;  // all queries' documents begin after this pair's keys
+    if constexpr (kHasFirstKeys<Shape>) {
+      int first_key = place + 1 - shape.window;
+      if constexpr (kPacked<Shape>) first_key = max(__float_as_int(load_pair(first_keys).x), first_key);
+      if constexpr (kOffset<Shape>)
+        if (shape.first_keys)
+          first_key = max(__float_as_int(load_pair(first_keys).x) - shape.key_start, first_key);
+      if (!kBlockBarriers && pair.is_before(first_key)) continue;
     }
 
     // k q^T and v dout^T, both [the pair's keys, kHalfQ queries]
     float p[Sizes::kM][Sizes::kHalfQ / 8][4] = {}, dp[Sizes::kM][Sizes::kHalfQ / 8][4] = {};
     multiply_rows<Rows>(p, k_tile, block.warp_kv, q_tile, block.half * Sizes::kHalfQ);
     multiply_rows<Rows>(dp, v_tile, block.warp_kv, dout_tile, block.half * Sizes::kHalfQ);
-    if constexpr (kCapped<typename Sizes::Shape>)
+    if constexpr (kCapped<Shape>)
       exponentiate_capped(p, dp, block, lse_values, shape);
     else
       exponentiate(p, block, lse_values, shape.scale_log2);
-    const int warp_kv = block.first_kv + block.warp_kv;
-    if (first_q < warp_kv + Sizes::kPairRows - 1)
-      apply_causal_mask<true>(p, warp_kv, first_q + block.half * Sizes::kHalfQ, 0);
-    if constexpr (kWindowed<typename Sizes::Shape>)
-      if (first_q + Sizes::kBlockQ - shape.window > warp_kv)  // the last query's first key
-        clear_before_window(p, block, first_q, shape.window);
-    if constexpr (kPacked<typename Sizes::Shape>)
-      clear_other_documents(p, block, first_keys, first_q, shape.window);
+    if (pair.masks_end(place)) apply_causal_mask<true>(p, pair.first, place + block.half * Sizes::kHalfQ, 0);
+    if constexpr (kWindowed<Shape>)
+      if (pair.masks_window(place, shape.window)) clear_before_window(p, block, place, shape.window);
+    if constexpr (kPacked<Shape>) clear_other_documents(p, block, first_keys, 0, place, shape.window);
+    if constexpr (kOffset<Shape>)
+      if (shape.first_keys) clear_other_documents(p, block, first_keys, shape.key_start, place, shape.window);
     store_probabilities(p_tile, ds_tile, p, dp, block, lse_values + Sizes::kBlockQ * 4);
     if (kBlockBarriers)
       __syncthreads();
@@ -337,6 +338,10 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
       named_barrier_sync(1 + block.warp / 2, 64);  // the pair has both halves of p and ds
     accumulate(dv, p_tile, dout_tile, block);
     accumulate(dk, ds_tile, q_tile, block);
+  }
+  if (kOffset<Shape> && block.steps <= 0) {  // no query sees the keys, whose copies no step waited for
+    cp_async_commit_group();
+    cp_async_wait_all();
   }
   store_gradients(dk, dv, k_tile, v_tile, block, data, shape);
 }

@@ -5,10 +5,13 @@ namespace precbench {
 
 using namespace flash;
 
-void flash_attention(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& s,
-                     CUstream_st* stream, const DocumentMask& documents) {
-  const ForwardData data = {out.as<__nv_bfloat16>(), lse.as<float>(), qkv.as<const __nv_bfloat16>()};
-  if (s.softcap != 0)
+void flash_attention(const AttentionTensors& tensors, const AttentionShape& s, CUstream_st* stream,
+                     const DocumentMask& documents) {
+  const ForwardData data = {tensors.out.as<__nv_bfloat16>(), tensors.lse.as<float>(),
+                            tensors.qkv.as<const __nv_bfloat16>()};
+  if (needs_offset_shape(s, tensors.kv, documents))
+    launch_offset_forward(data, s, offset_shape_of(s, documents, tensors.qkv, tensors.kv), stream);
+  else if (s.softcap != 0)
     launch_softcap_forward(data, s, documents, stream);
   else if (documents.empty())
     launch_forward(data, s, flash_shape(s), stream);

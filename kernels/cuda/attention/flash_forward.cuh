@@ -105,7 +105,7 @@ struct OnlineSoftmax {
         const int row = block.kWarpRows * block.warp + 16 * m + 8 * half + block.lane / 4;
         if (block.lane % 4 == 0 && block.first_q + row < shape.T)
           lse_head[block.first_q + row] = row_max[m][half] * shape.softmax_scale() + logf(sum);
-        const float inverse = 1 / sum;
+        const float inverse = kOffset<Shape> && sum == 0 ? 0 : 1 / sum;  // a row may see no key
 #pragma unroll
         for (int n = 0; n < kHeadDim / 8; ++n)
           store_word(q_tile + Tile<kHeadDim>::offset(row, n) + block.lane % 4 * 4,
@@ -128,18 +128,23 @@ __global__ __launch_bounds__(Queries<kHeadDim>::kThreads,
   const Queries<kHeadDim, Shape> block(shape);
   const __nv_bfloat16* fused = qkv + block.first_token * shape.qkv_stride;
   block.fetch_rows(q_tile, fused + shape.q_column(block.head), shape.qkv_stride, shape);
-  block.fetch_kv(kv_tiles, fused, block.first_tile, shape);
+  const __nv_bfloat16* keys = fused;
+  if constexpr (kOffset<Shape>) keys = key_rows(shape, shape.kv, block.batch);
+  block.fetch_kv(kv_tiles, keys, block.first_tile, shape);
 
   [[maybe_unused]] int first_keys[kM][2];
   if constexpr (kHasFirstKeys<Shape>) block.load_first_keys(first_keys, shape);
   OnlineSoftmax<kHeadDim, Shape> softmax;
-  block.walk(kv_tiles, fused, shape, [&](int first_kv, std::uint32_t k_tile, std::uint32_t v_tile) {
+  block.walk(kv_tiles, keys, shape, [&](int first_kv, std::uint32_t k_tile, std::uint32_t v_tile) {
     float s[kM][kBlockKV / 8][4] = {};
     multiply_rows<Rows>(s, q_tile, block.kWarpRows * block.warp, k_tile, 0);
     if constexpr (kCapped<Shape>) apply_softcap(s, shape);
-    if (block.masks(first_kv)) apply_causal_mask<false>(s, block.warp_q, first_kv, -INFINITY);
+    if (block.queries.masks_end(shape, first_kv)) {
+      apply_causal_mask<false>(s, block.queries.place, first_kv, -INFINITY);
+      if constexpr (kOffset<Shape>) apply_last_key_mask(s, first_kv, shape.keys(), -INFINITY);
+    }
     if constexpr (kHasFirstKeys<Shape>)
-      if (first_kv < block.warp_hidden) apply_first_key_mask(s, first_keys, first_kv, -INFINITY);
+      if (block.queries.masks_begin(first_kv)) apply_first_key_mask(s, first_keys, first_kv, -INFINITY);
     softmax.take(s, shape.softmax_scale_log2());
     multiply_scores<Rows>(softmax.o, s, v_tile);
   });
@@ -174,8 +179,11 @@ void launch_forward(const ForwardData& data, const AttentionShape& s, const Shap
                   [&](auto width) { launch_forward_kernel<width.value>(data, s, shape, stream); });
 }
 
-/// Launches the forward kernel with soft-capped scores (flash_softcap_forward.cu).
+/// Launch the forward kernel with soft-capped scores (flash_softcap_forward.cu), and with an offset, also soft-capped
+/// (flash_offset_forward.cu).
 void launch_softcap_forward(const ForwardData& data, const AttentionShape& s, const DocumentMask& documents,
                             cudaStream_t stream);
+void launch_offset_forward(const ForwardData& data, const AttentionShape& s, const OffsetShape& shape,
+                           cudaStream_t stream);
 
 }  // namespace precbench::flash

@@ -20,26 +20,23 @@ struct QueryBlock {
 
   const int batch, head, kv_head;
   const int first_q;  ///< row of the sequence
-  const int tiles;    ///< K and V tiles that the last row sees
+  const std::int64_t first_token;
+  int tiles;           ///< K and V tiles up to the last that the rows see
+  int first_tile = 0;  ///< the first of them
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_q = first_q + kWarpRows * warp;
-  const std::int64_t first_token;
-  int first_tile = 0;   ///< K and V tile that the first row sees
-  int warp_first = 0;   ///< first key that the warp's first row sees
-  int warp_hidden = 0;  ///< first key that the warp's last row sees: earlier ones are hidden from some rows
+  const WarpQueries<kWarpRows, kBlockKV, Shape> queries;
 
   __device__ __forceinline__ explicit QueryBlock(const Shape& shape)
       : batch(blockIdx.x / shape.heads),
         head(blockIdx.x % shape.heads),
         kv_head(head / shape.group()),
         first_q((gridDim.y - 1 - blockIdx.y) * kBlockQ),
-        tiles((min(first_q + kBlockQ, shape.T) + kBlockKV - 1) / kBlockKV),
-        first_token(static_cast<std::int64_t>(batch) * shape.T) {
-    if constexpr (kHasFirstKeys<Shape>) {
-      first_tile = shape.first_key(first_token, first_q) / kBlockKV;
-      warp_first = shape.first_key(first_token, min(warp_q, shape.T - 1));
-      warp_hidden = shape.first_key(first_token, min(warp_q + kWarpRows - 1, shape.T - 1));
-    }
+        first_token(static_cast<std::int64_t>(batch) * shape.T),
+        tiles(end_key_tile<kBlockQ, kBlockKV>(shape, first_q)),
+        queries(shape, first_token, warp_q) {
+    if constexpr (kHasFirstKeys<Shape>) first_tile = first_key_tile<kBlockKV>(shape, first_token, first_q);
+    if constexpr (kOffset<Shape>) tiles = greater(tiles, first_tile + 1);  // its copy has been started
   }
 
   /// Writes the first keys of the thread's rows (apply_first_key_mask).
@@ -57,11 +54,11 @@ struct QueryBlock {
     Rows::template fetch<kBlockQ, kThreads>(tile, matrix, stride, first_q, shape.T, shape.head_dim);
   }
 
-  /// Starts copying a tile of K and V, from the sequence's fused rows, into its stage of kv_tiles (K0 V0 K1
+  /// Starts copying a tile of K and V, from the sequence's rows of keys, into its stage of kv_tiles (K0 V0 K1
   /// V1).
-  __device__ __forceinline__ void fetch_kv(std::uint32_t kv_tiles, const __nv_bfloat16* fused, int tile,
-                                           const FlashShape& shape) const {
-    flash::fetch_kv<Rows, kBlockKV, kThreads>(kv_tiles + tile % 2 * kStageBytes, fused, kv_head,
+  __device__ __forceinline__ void fetch_kv(std::uint32_t kv_tiles, const __nv_bfloat16* keys, int tile,
+                                           const Shape& shape) const {
+    flash::fetch_kv<Rows, kBlockKV, kThreads>(kv_tiles + tile % 2 * kStageBytes, keys, kv_head,
                                               tile * kBlockKV, shape);
     cp_async_commit_group();
   }
@@ -69,22 +66,18 @@ struct QueryBlock {
   /// Calls step(first_kv, k_tile, v_tile) for every tile that the warp's rows see, in order; the copy of
   /// first_tile must have been started.
   template <class Step>
-  __device__ __forceinline__ void walk(std::uint32_t kv_tiles, const __nv_bfloat16* fused,
-                                       const FlashShape& shape, Step&& step) const {
+  __device__ __forceinline__ void walk(std::uint32_t kv_tiles, const __nv_bfloat16* keys, const Shape& shape,
+                                       Step&& step) const {
     for (int tile = first_tile; tile < tiles; ++tile) {
       cp_async_wait_all();
       __syncthreads();  // the tile has arrived, and the other one is no longer read
-      if (tile + 1 < tiles) fetch_kv(kv_tiles, fused, tile + 1, shape);
+      if (tile + 1 < tiles) fetch_kv(kv_tiles, keys, tile + 1, shape);
       const int first_kv = tile * kBlockKV;
-      if (first_kv > warp_q + kWarpRows - 1) continue;  // entirely after this warp's rows
-      if (kHasFirstKeys<Shape> && first_kv + kBlockKV <= warp_first) continue;  // and before their first keys
+      if (queries.skips(first_kv)) continue;
       const std::uint32_t k_tile = kv_tiles + tile % 2 * kStageBytes;
       step(first_kv, k_tile, k_tile + Rows::bytes(kBlockKV));
     }
   }
-
-  /// Returns true if a tile has keys after one of the warp's queries.
-  __device__ __forceinline__ bool masks(int first_kv) const { return first_kv + kBlockKV - 1 > warp_q; }
 
   /// Writes the warp's rows of a result tile in whole chunks.
   __device__ __forceinline__ void store_rows(__nv_bfloat16* matrix, std::int64_t stride, std::uint32_t tile,

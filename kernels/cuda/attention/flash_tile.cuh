@@ -21,6 +21,7 @@
 #include "kernels/cuda/attention/softcap.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/device/device.h"
+#include "kernels/gpu/flash_tiles.h"
 
 namespace precbench::flash {
 
@@ -248,62 +249,18 @@ __device__ __forceinline__ void apply_causal_mask(float (&x)[kM][kBlocks][4], in
       }
 }
 
-/// Shape and strides as kernel arguments.
-struct FlashShape {
-  int T, heads, kv_heads, head_dim;
-  std::int64_t qkv_stride, out_stride;  ///< elements from token to token
-  float scale;                          ///< of the scores: 1 / sqrt(head_dim)
-  float scale_log2;                     ///< the same for powers of two: scale * log2(e)
-
-  /// Return the factors by which the values that softmax takes become scores, and scores for powers of two.
-  __device__ float softmax_scale() const { return scale; }
-  __device__ float softmax_scale_log2() const { return scale_log2; }
-
-  __device__ int group() const { return heads / kv_heads; }
-  /// Returns the column of the first element of a head in the fused rows.
-  __device__ int q_column(int head) const { return head * head_dim; }
-  __device__ int k_column(int kv_head) const { return (heads + kv_head) * head_dim; }
-  __device__ int v_column(int kv_head) const { return (heads + kv_heads + kv_head) * head_dim; }
-};
-
-/// The same with a window.
-struct WindowShape : FlashShape {
-  int window;  ///< keys that a query sees at most, its own included
-
-  /// Returns the first key that query t, below T, of a sequence sees. Ascends with t.
-  __device__ int first_key(std::int64_t, int t) const { return max(0, t + 1 - window); }
-};
-
-/// The same with documents (DocumentMask), and a window.
-struct PackedShape : FlashShape {
-  const int* first_keys;  ///< [B, T]
-  int window;             ///< keys that a query sees at most, its own included
-
-  /// Returns the first key that query t, below T, of a sequence sees. Ascends with t.
-  __device__ int first_key(std::int64_t first_token, int t) const {
-    return max(first_keys[first_token + t], t + 1 - window);
-  }
-};
-
 /// The same with soft-capped scores, cap tanh(scale q k / cap). Softmax takes the hyperbolic tangents.
 template <class Base>
 struct CappedShape : Base {
   float cap, cap_log2;
   float exponent;  ///< of cuda::tanh_of
 
-  __device__ float softmax_scale() const { return cap; }
-  __device__ float softmax_scale_log2() const { return cap_log2; }
+  constexpr float softmax_scale() const { return cap; }
+  constexpr float softmax_scale_log2() const { return cap_log2; }
 
   __device__ float tanh_of(float qk) const { return cuda::tanh_of(qk, exponent); }
 };
 
-template <class Shape>
-inline constexpr bool kPacked = std::is_base_of_v<PackedShape, Shape>;
-/// True if queries do not see all keys before them: the shape has first_key().
-template <class Shape>
-inline constexpr bool kWindowed = std::is_base_of_v<WindowShape, Shape>;
-template <class Shape>
-inline constexpr bool kHasFirstKeys = kPacked<Shape> || kWindowed<Shape>;
 template <class Shape>
 inline constexpr bool kCapped = false;
 template <class Base>
@@ -332,37 +289,54 @@ __device__ __forceinline__ void apply_first_key_mask(float (&x)[kM][kBlocks][4],
         if (first_column + accumulator_column(n, e) < first[m][e / 2]) x[m][n][e] = value;
 }
 
-/// Starts copying kRows rows of a sequence's K, from row `first` on, followed by the same rows of its V.
-/// `fused`: the sequence's fused rows.
-template <class Rows, int kRows, int kThreads>
-__device__ __forceinline__ void fetch_kv(std::uint32_t tile, const __nv_bfloat16* fused, int kv_head,
-                                         int first, const FlashShape& shape) {
-  Rows::template fetch<kRows, kThreads>(tile, fused + shape.k_column(kv_head), shape.qkv_stride, first,
-                                        shape.T, shape.head_dim);
-  Rows::template fetch<kRows, kThreads>(tile + Rows::bytes(kRows), fused + shape.v_column(kv_head),
-                                        shape.qkv_stride, first, shape.T, shape.head_dim);
+/// Sets the elements of keys behind the last one. Columns are the keys; first_column: as above.
+template <int kM, int kBlocks>
+__device__ __forceinline__ void apply_last_key_mask(float (&x)[kM][kBlocks][4], int first_column, int keys,
+                                                    float value) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (first_column + accumulator_column(n, e) >= keys) x[m][n][e] = value;
 }
 
-constexpr double kLog2E = 1.4426950408889634;
-
-inline FlashShape flash_shape(const AttentionShape& s) {
-  const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
-  return {static_cast<int>(s.T),
-          static_cast<int>(s.heads),
-          static_cast<int>(s.kv_heads),
-          static_cast<int>(s.head_dim),
-          s.qkv_width(),
-          s.q_width(),
-          static_cast<float>(scale),
-          static_cast<float>(scale * kLog2E)};
+/// Returns sequence `batch` of a shape's kv or dkv.
+__device__ __forceinline__ __nv_bfloat16* key_rows(const OffsetShape& shape, const void* rows, int batch) {
+  return static_cast<__nv_bfloat16*>(const_cast<void*>(rows)) +
+         static_cast<std::int64_t>(batch) * shape.T_k * shape.kv_stride;
 }
 
-inline WindowShape window_shape(const AttentionShape& s) {
-  return {flash_shape(s), static_cast<int>(s.window > 0 ? s.window : s.T)};
+/// Starts copying kRows rows of a sequence's K, from row `first` on, followed by the same rows of its V. `keys`: the
+/// sequence's rows of keys.
+template <class Rows, int kRows, int kThreads, class Shape>
+__device__ __forceinline__ void fetch_kv(std::uint32_t tile, const __nv_bfloat16* keys, int kv_head,
+                                         int first, const Shape& shape) {
+  Rows::template fetch<kRows, kThreads>(tile, keys + shape.k_column(kv_head), shape.key_stride(), first,
+                                        shape.keys(), shape.head_dim);
+  Rows::template fetch<kRows, kThreads>(tile + Rows::bytes(kRows), keys + shape.v_column(kv_head),
+                                        shape.key_stride(), first, shape.keys(), shape.head_dim);
 }
 
-inline PackedShape packed_shape(const AttentionShape& s, const int* first_keys) {
-  return {flash_shape(s), first_keys, static_cast<int>(s.window > 0 ? s.window : s.T)};
+/// Returns the shape of keys in rows of their own, or in the fused rows if `kv` is empty. Backward alone has dqkv and dkv.
+inline OffsetShape offset_shape_of(const AttentionShape& s, const DocumentMask& documents, const Tensor& qkv,
+                                   const Tensor& kv, const Tensor& dqkv = {}, const Tensor& dkv = {}) {
+  const auto keys_of = [&](const Tensor& own, const Tensor& fused) -> void* {
+    if (!own.empty()) return own.data;
+    return fused.empty() ? nullptr : fused.as<__nv_bfloat16>() + s.q_width();
+  };
+  OffsetShape shape =
+      offset_shape(s, documents.empty() ? nullptr : documents.first_key.as<const int>(), documents.key_start);
+  shape.kv_stride = kv.empty() ? s.qkv_width() : s.kv_width();
+  shape.kv = keys_of(kv, qkv);
+  shape.dkv = keys_of(dkv, dqkv);
+  return shape;
+}
+
+/// Returns true if a call needs OffsetShape, which is a little slower than the others.
+inline bool needs_offset_shape(const AttentionShape& s, const Tensor& kv, const DocumentMask& documents) {
+  return !kv.empty() || !s.square() || (s.window != 0 && s.softcap == 0 && documents.empty());
 }
 
 template <class Base>

@@ -6,24 +6,11 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device/device.h"
+#include "kernels/cuda/attention/attention_tensors.h"
 
 struct CUstream_st;
 
 namespace precbench {
-
-/// Operands as in ops::Attention; `kv` may be empty.
-struct AttentionTensors {
-  Tensor out, lse, qkv, kv;
-};
-
-/// Operands as in ops::AttentionBackward; `kv` and `dkv` may be empty. `workspace` has the size that the
-/// kernel requires.
-struct AttentionGradients {
-  Tensor dqkv, dkv, dout;
-  AttentionTensors forward;
-  void* workspace;
-};
 
 struct HopperForward {
   const char* name;  ///< for the record: "own 128x128", queries and keys of a tile

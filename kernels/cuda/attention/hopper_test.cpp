@@ -154,7 +154,7 @@ TEST_CASE(
     shared.T_k = 600, shared.offset = 300;
     CHECK(hopper_forward_kernels(shared, 90).empty());
     CHECK(hopper_backward_kernels(shared, 90).empty());
-    // Plain scores in a window are cuDNN's.
+    // Windows of plain scores are other kernels'.
     whole.softcap = 0, whole.window = 40;
     CHECK(hopper_forward_kernels(whole, 90).empty());
   }
