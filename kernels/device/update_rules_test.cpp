@@ -62,6 +62,28 @@ PRECBENCH_OP_TEST(lion_on, "lion in every combination of types") {
         }
 }
 
+PRECBENCH_OP_TEST(stochastic_lion_on, "lion rounds stochastically by the element's place in the model") {
+  b.start();
+  HostMemory& host = b.host();
+  constexpr std::int64_t kSize = 4099, kFar = (std::int64_t{1} << 34) + 3;
+  const Tensor before = host.random(DType::bf16, kSize, 1, 1.0f), norm = norm_of(host);
+  const Tensor zeros = host.tensor(DType::f32, kSize, 1), scalars = host.tensor(DType::i32, 1, 4);
+  b.cpu().zero({zeros});
+  // An update of w * 2^-10 alone: exact in FP32 and below BF16's last place.
+  const StepScalars step{.lr = 0x1p-10f, .seed = 11};
+  std::memcpy(scalars.data, &step, sizeof step);
+  Tensor other = before;  // rounded by another index
+  for (const ElementMap& index : {ElementMap(kFar), ElementMap(kFar, 100, 300).from(7)}) {
+    const UpdateOptions o{.weight_decay = 1.0f, .stochastic_rounding = true, .index = index};
+    const Tensor w = host.converted(before, DType::bf16), dev_w = b.put(w);
+    b.device().lion({dev_w, {}, b.put(zeros), b.put(zeros), b.put(scalars), b.put(norm), o});
+    b.cpu().lion({w, {}, host.converted(zeros, DType::f32), zeros, scalars, norm, o});
+    CHECK(same_bits(b.fetch(dev_w), w));
+    CHECK(!same_bits(w, other));
+    other = w;
+  }
+}
+
 PRECBENCH_OP_TEST(muon_on, "momentum, to_unit_norm, combine and descend") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     INFO(name_of(dtype));

@@ -21,6 +21,7 @@
 #
 #   tools/ci/sanitize_gpu.sh
 #   BUILD=build-cuda LIMIT=300 tools/ci/sanitize_gpu.sh racecheck      # one tool, with a limit in seconds
+#   ONLY='lion*,embedding copies*' tools/ci/sanitize_gpu.sh            # only these of the tests above
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -82,7 +83,10 @@ for tool in "$@"; do
   [ "$tool" = racecheck ] || watched+=("${grouped[@]}")
   [ "$tool" != racecheck ] || options+=(--kernel-name-exclude kernel_substring=attend_)
   [ "$tool" != racecheck ] || [ -n "${BLOCK_BARRIERS:-}" ] || options+=(--kernel-name-exclude kernel_substring=flash_key_side)
-  "$tests" --list-test-names-only "$(IFS=,; echo "${watched[*]}")" >"$logs/names" || true  # its status is their number
+  names() { "$tests" --list-test-names-only "$1" || true; }  # its status is their number
+  names "$(IFS=,; echo "${watched[*]}")" >"$logs/names"
+  [ -z "${ONLY:-}" ] || names "$ONLY" | grep -Fxf - "$logs/names" >"$logs/only" || true
+  [ -z "${ONLY:-}" ] || mv "$logs/only" "$logs/names"
   count=$(grep -c . "$logs/names") || { echo "$0: $tests has no such tests" >&2; exit 2; }
   deadline=$(($(date +%s) + limit))
   export logs deadline tests sanitizer gpus
