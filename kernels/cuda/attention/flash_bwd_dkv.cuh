@@ -3,7 +3,8 @@
 // (transposed, keys as rows) for half of a query tile, the halves are exchanged through shared memory as
 // BF16, and each accumulates half of the columns of dk and dv. So each fragment loaded from shared memory
 // serves two MMAs. Heads wider than 128 leave registers for 16 rows per pair: then blocks own 64 rows. With a window or
-// documents, the loop ends with the last query that sees one of the block's keys.
+// documents, the loop ends with the last query that sees one of the block's keys. At an offset it begins with the first that
+// does, and no query may.
 #pragma once
 
 #include "kernels/cuda/attention/flash_tile.cuh"

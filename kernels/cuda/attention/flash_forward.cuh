@@ -8,9 +8,10 @@
 // online, in FP32 and powers of two. Tile 0 holds column 0, which every row may see, so the running maximum is
 // finite from the first tile on. Rows and columns beyond T are zeros in shared memory; the causal mask covers
 // the columns, and the rows are not written. With a window or documents, blocks begin at the tile of their
-// first row's first key, warps skip the tiles before theirs, and a row may see none of its first tile. The grid is [B heads, query blocks], the longest
-// (last) query blocks first. Bytes: q and out once, k and v once per query block (from L2); 4 T^2 heads
-// head_dim / 2 FLOPs per sequence.
+// first row's first key, warps skip the tiles before theirs, and a row may see none of its first tile. At an
+// offset a row may see no key, and a block visits at least one tile. The grid is [B heads, query blocks], the
+// longest (last) query blocks first. Bytes: q and out once, k and v once per query block (from L2); 4 T^2
+// heads head_dim / 2 FLOPs per sequence.
 #pragma once
 
 #include "kernels/cuda/attention/flash.h"
