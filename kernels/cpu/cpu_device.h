@@ -166,6 +166,8 @@ class CpuDevice final : public Device {
   /// Returns an operand's matrix as FP32 in its storage order: in scratch(slot), or in place if it is FP32.
   const float* widen(int slot, const GemmOperand& operand);
   void widen_fp8(float* out, const GemmOperand& operand);
+  /// Returns the values of a kept input, FP32, in scratch 2.
+  Tensor dequantized(const GemmOperand& kept);
   // experts.cpp
   /// Makes the quantized copies of a grouped value; padding is zeros.
   void quantize_groups(const QuantizedTensor& x, const Groups& groups);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/device/moe_testing.h"
+#include "kernels/numerics/custom_format.h"
 #include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/scale_layout.h"
 
@@ -110,6 +111,22 @@ void rmsnorm(Device& device, OpRun& run) {
   device.add_rmsnorm({plain(run.output(DType::bf16, kM, kC)), sum, rstd, x, branch, weight, 1e-5f});
   device.rmsnorm_backward({plain(run.output(DType::bf16, kM, kC)), run.changed(DType::f32, 1, kC), true,
                            branch, dh, sum, rstd, weight});
+}
+
+void kept_inputs(Device& device, OpRun& run) {
+  constexpr std::int64_t kWide = 96;
+  const Tensor x = run.input(DType::bf16, kM, kWide), narrow = run.input(DType::bf16, kM, kWide / 2),
+               weight = run.input(DType::bf16, 1, kWide), rstd = run.output(DType::f32, kM, 1);
+  const QuantizedTensor made = run.quantized(x, kGroupsOf16, {});
+  const GemmOperand& kept = made.rowwise;
+  device.quantize({made});
+  device.swiglu({plain(run.output(DType::bf16, kM, kWide / 2)), x, Activation::silu, kept});
+  device.swiglu_backward({plain(run.output(DType::bf16, kM, kWide)), plain(run.output(DType::bf16, kM, kWide / 2)),
+                          narrow, {}, Activation::silu, kept});
+  device.add_rmsnorm({plain(run.output(DType::bf16, kM, kWide)), run.output(DType::bf16, kM, kWide), rstd, x,
+                      run.input(DType::bf16, kM, kWide), weight, 1e-5f, 0, kept});
+  device.rmsnorm_backward({plain(run.output(DType::bf16, kM, kWide)), run.output(DType::f32, 1, kWide), false, {}, x,
+                           {}, rstd, weight, 0, kept});
 }
 
 void layernorm(Device& device, OpRun& run) {
@@ -376,6 +393,7 @@ const std::vector<OpGroup>& every_op() {
                                               {"quantize to FP4", quantize_fp4},
                                               {"embedding", embedding},
                                               {"RMSNorm", rmsnorm},
+                                              {"kept inputs", kept_inputs},
                                               {"LayerNorm", layernorm},
                                               {"attention and RoPE", attention},
                                               {"soft-capped attention", capped_attention},

@@ -134,6 +134,10 @@ const float* CpuDevice::widen(int slot, const GemmOperand& operand) {
   return out;
 }
 
+Tensor CpuDevice::dequantized(const GemmOperand& kept) {
+  return {const_cast<float*>(widen(2, kept)), DType::f32, kept.data.rows, kept.data.cols};
+}
+
 void CpuDevice::widen_fp8(float* out, const GemmOperand& operand) {
   const Tensor& data = operand.data;
   const Granularity g = operand.format.granularity;

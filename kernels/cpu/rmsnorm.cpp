@@ -12,6 +12,13 @@ namespace precbench {
 
 void CpuDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   const std::int64_t C = op.x.cols;
+  if (!op.kept.empty()) {
+    const Tensor& sum = op.branch.empty() ? op.x : op.sum;
+    cpu::for_rows(threads_, op.x.rows, 2 * C,
+                  [&](std::int64_t r, float* buffer) { cpu::norm_input(op, r, buffer); });
+    do_quantize({{.value = sum, .rowwise = op.kept}});
+    return do_add_rmsnorm({op.h, {}, op.rstd, dequantized(op.kept), {}, op.weight, op.eps, op.gain_offset});
+  }
   cpu::for_rows(threads_, op.x.rows, 2 * C, [&](std::int64_t r, float* buffer) {
     const float* row = cpu::norm_input(op, r, buffer);
     const float mean = cpu::lane_dot(C, row, row) / static_cast<float>(C);
@@ -34,7 +41,8 @@ void CpuDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
 }
 
 void CpuDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
-  const std::int64_t C = op.x.cols, M = op.x.rows;
+  const Tensor x = op.kept.empty() ? op.x : dequantized(op.kept);
+  const std::int64_t C = x.cols, M = x.rows;
   constexpr std::int64_t kRun = 64;
   const std::int64_t runs = (M + kRun - 1) / kRun;
   const std::vector<float> gain = cpu::loaded_row(op.weight, C, op.gain_offset);
@@ -42,7 +50,7 @@ void CpuDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
   cpu::for_rows(threads_, runs, 4 * C, [&](std::int64_t run, float* buffer) {
     float* dgain = partial.data() + run * C;
     for (std::int64_t r = run * kRun; r < std::min(M, (run + 1) * kRun); ++r) {
-      const float* row = cpu::load(op.x, r * C, C, buffer);
+      const float* row = cpu::load(x, r * C, C, buffer);
       const float* grad = cpu::load(op.dh, r * C, C, buffer + C);
       const float scale = op.rstd.as<float>()[r];
       const float mean =

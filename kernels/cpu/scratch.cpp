@@ -25,6 +25,12 @@ ScratchSizes most(ScratchSizes a, const ScratchSizes& b) {
   return a;
 }
 
+/// Returns the scratch for reading a kept input, and for making it from `value` if there is one.
+ScratchSizes keeping(const GemmOperand& kept, const Tensor& value = {}) {
+  if (kept.empty()) return {};
+  return {widened(value), 0, kept.data.size()};
+}
+
 }  // namespace
 
 float* CpuDevice::scratch(int slot, std::int64_t size) {
@@ -52,9 +58,13 @@ ScratchSizes CpuDevice::scratch_of(const ops::QuantizationError& op) const {
   const bool copied = op.operand.format.dtype == DType::e2m1 && (op.columns || op.operand.format.transform);
   return {widened(op.value), widened(op.operand.data), copied ? op.value.size() : 0};
 }
-ScratchSizes CpuDevice::scratch_of(const ops::AddRmsnorm& op) const { return casting(op.h); }
+ScratchSizes CpuDevice::scratch_of(const ops::AddRmsnorm& op) const {
+  return most(casting(op.h), keeping(op.kept, op.x));
+}
 ScratchSizes CpuDevice::scratch_of(const ops::RecomputeRmsnorm& op) const { return casting(op.h); }
-ScratchSizes CpuDevice::scratch_of(const ops::RmsnormBackward& op) const { return casting(op.dx); }
+ScratchSizes CpuDevice::scratch_of(const ops::RmsnormBackward& op) const {
+  return most(casting(op.dx), keeping(op.kept));
+}
 ScratchSizes CpuDevice::scratch_of(const ops::AddLayernorm& op) const { return casting(op.h); }
 ScratchSizes CpuDevice::scratch_of(const ops::RecomputeLayernorm& op) const { return casting(op.h); }
 ScratchSizes CpuDevice::scratch_of(const ops::LayernormBackward& op) const { return casting(op.dx); }
@@ -64,9 +74,11 @@ ScratchSizes CpuDevice::scratch_of(const ops::ActivateBackward& op) const {
 }
 ScratchSizes CpuDevice::scratch_of(const ops::RopeBackward& op) const { return casting(op.dqkv); }
 ScratchSizes CpuDevice::scratch_of(const ops::Attention& op) const { return casting(op.out); }
-ScratchSizes CpuDevice::scratch_of(const ops::Swiglu& op) const { return casting(op.s); }
+ScratchSizes CpuDevice::scratch_of(const ops::Swiglu& op) const {
+  return most(casting(op.s), keeping(op.kept, op.gate_up));
+}
 ScratchSizes CpuDevice::scratch_of(const ops::SwigluBackward& op) const {
-  return most(casting(op.dgate_up), casting(op.s));
+  return most(most(casting(op.dgate_up), casting(op.s)), keeping(op.kept));
 }
 ScratchSizes CpuDevice::scratch_of(const ops::Route& op) const { return {widened(op.x), widened(op.router)}; }
 ScratchSizes CpuDevice::scratch_of(const ops::RouteBackward& op) const {

@@ -20,6 +20,10 @@ struct CpuMath {
 }  // namespace
 
 void CpuDevice::do_swiglu(const ops::Swiglu& op) {
+  if (!op.kept.empty()) {
+    do_quantize({{.value = op.gate_up, .rowwise = op.kept}});
+    return do_swiglu({op.s, dequantized(op.kept), op.activation});
+  }
   const std::int64_t F = op.s.value.cols;
   with_activation<CpuMath>(op.activation, [&](auto act) {
     cpu::for_rows(threads_, op.s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
@@ -36,9 +40,10 @@ void CpuDevice::do_swiglu(const ops::Swiglu& op) {
 
 void CpuDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
   const std::int64_t F = op.ds.cols;
+  const Tensor gate_up = op.kept.empty() ? op.gate_up : dequantized(op.kept);
   with_activation<CpuMath>(op.activation, [&](auto act) {
     cpu::for_rows(threads_, op.ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
-      const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
+      const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
       const float* up = gate + F;
       const float* grad = cpu::load(op.ds, r * F, F, buffer + 2 * F);
       float* dgate = buffer + 3 * F;

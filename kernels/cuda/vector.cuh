@@ -176,6 +176,22 @@ __device__ inline std::uint32_t fp8x4(float a, float b, float c, float d, DType 
 #endif
 }
 
+/// Decodes eight E4M3 codes; equal to e4m3_decode.
+__device__ inline void unpack_e4m3(float (&out)[8], uint2 codes) {
+#pragma unroll
+  for (int p = 0; p < 4; ++p) {
+    const std::uint32_t two = (p < 2 ? codes.x : codes.y) >> (16 * (p % 2)) & 0xFFFFu;
+#if __CUDA_ARCH__ >= 890
+    const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two), __NV_E4M3);
+    const float2 both = __half22float2(__half2(halves));
+    out[2 * p] = both.x, out[2 * p + 1] = both.y;
+#else
+    out[2 * p] = e4m3_decode(static_cast<std::uint8_t>(two));
+    out[2 * p + 1] = e4m3_decode(static_cast<std::uint8_t>(two >> 8));
+#endif
+  }
+}
+
 /// FP8 with dropped mantissa bits (QuantFormat::dropped_bits).
 struct NarrowerFp8 {
   DType dtype;

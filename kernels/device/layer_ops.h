@@ -35,6 +35,8 @@ struct AddRmsnorm {
   Tensor weight;  ///< [C]
   float eps;
   float gain_offset = 0;  ///< 1: Gemma's weights are the gains minus 1
+  /// Written if given: sum in a format of keeps_directly(), whose dequantized values rstd and h are then computed from.
+  GemmOperand kept = {};
   OpCost cost() const;
 };
 
@@ -54,6 +56,7 @@ struct RmsnormBackward {
   Tensor dresidual;  ///< may be empty
   Tensor dh, x, rstd, weight;
   float gain_offset = 0;
+  GemmOperand kept = {};  ///< read in place of x if AddRmsnorm wrote it
   OpCost cost() const;
 };
 
@@ -221,6 +224,8 @@ struct Swiglu {
   QuantizedTensor s;
   Tensor gate_up;
   Activation activation = Activation::silu;
+  /// Written if given: gate_up in a format of keeps_directly(), whose dequantized values s is then computed from.
+  GemmOperand kept = {};
   OpCost cost() const;
 };
 
@@ -230,6 +235,7 @@ struct SwigluBackward {
   QuantizedTensor dgate_up, s;
   Tensor ds, gate_up;
   Activation activation = Activation::silu;
+  GemmOperand kept = {};  ///< read in place of gate_up if Swiglu wrote it
   OpCost cost() const;
 };
 

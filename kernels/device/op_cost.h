@@ -33,8 +33,9 @@ inline OpFormat format_of(const GemmOperand& x) {
   return {format.dtype, format.granularity, format.scale};
 }
 
-/// Adds the casts of an op that makes `x` from a value: one per quantized copy.
-inline OpCost casting(OpCost cost, const QuantizedTensor& x) {
+/// Adds the casts of an op that makes `x` from a value: one per quantized copy, and one for what it keeps of its input.
+inline OpCost casting(OpCost cost, const QuantizedTensor& x, const GemmOperand& kept = {}) {
+  cost.casts += kept.empty() ? 0 : 1;
   for (const auto& [operand, i] : {std::pair(&x.rowwise, 0), std::pair(&x.columnwise, 1)})
     if (quantized_bytes(*operand) > 0) {
       ++cost.casts;

@@ -153,9 +153,9 @@ OpCost EmbeddingBackward::cost() const {
 OpCost AddRmsnorm::cost() const {
   return casting(shaped_as(of("add_rmsnorm", OpClass::norm_elementwise,
                               bytes(x) + (branch.empty() ? 0.0 : bytes(branch) + bytes(sum)) + bytes(rstd) +
-                                  bytes(weight) + written_bytes(h)),
+                                  bytes(weight) + quantized_bytes(kept) + written_bytes(h)),
                            x),
-                 h);
+                 h, kept);
 }
 
 OpCost RecomputeRmsnorm::cost() const {
@@ -167,8 +167,8 @@ OpCost RecomputeRmsnorm::cost() const {
 
 OpCost RmsnormBackward::cost() const {
   return casting(shaped_as(of("rmsnorm_backward", OpClass::norm_elementwise,
-                              bytes(dresidual) + bytes(dh) + bytes(x) + bytes(rstd) + bytes(weight) +
-                                  updated_bytes(dweight, accumulate) + written_bytes(dx)),
+                              bytes(dresidual) + bytes(dh) + bytes(x) + quantized_bytes(kept) + bytes(rstd) +
+                                  bytes(weight) + updated_bytes(dweight, accumulate) + written_bytes(dx)),
                            dh),
                  dx);
 }
@@ -290,17 +290,19 @@ OpCost AttentionSinkBackward::cost() const {
 }
 
 OpCost Swiglu::cost() const {
-  return casting(
-      shaped_as(of("swiglu", OpClass::norm_elementwise, bytes(gate_up) + written_bytes(s)), s.value), s);
+  return casting(shaped_as(of("swiglu", OpClass::norm_elementwise,
+                              bytes(gate_up) + quantized_bytes(kept) + written_bytes(s)),
+                           s.value),
+                 s, kept);
 }
 
 OpCost SwigluBackward::cost() const {
-  return casting(
-      casting(shaped_as(of("swiglu_backward", OpClass::norm_elementwise,
-                           bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s)),
-                        ds),
-              dgate_up),
-      s);
+  return casting(casting(shaped_as(of("swiglu_backward", OpClass::norm_elementwise,
+                                      bytes(ds) + bytes(gate_up) + quantized_bytes(kept) +
+                                          written_bytes(dgate_up) + written_bytes(s)),
+                                   ds),
+                         dgate_up),
+                 s);
 }
 
 OpCost Activate::cost() const {

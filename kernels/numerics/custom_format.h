@@ -25,6 +25,15 @@ namespace precbench {
 
 inline constexpr float kUe5m3Max = 114688.0f;
 
+/// Format of COAT's kept activations: groups of 16 elements of a row.
+inline constexpr QuantFormat kGroupsOf16{DType::e4m3, Granularity::block_1x16, ScaleType::ue5m3};
+
+/// Returns true if RMSNorm and SwiGLU of every device keep an input of this width in the same pass. Other formats take
+/// passes of their own.
+constexpr bool keeps_directly(const QuantFormat& format, std::int64_t width) {
+  return format == kGroupsOf16 && width % 16 == 0;
+}
+
 /// Returns the code of x >= 0, to nearest even; saturates. Inf and NaN give 0xFF.
 PRECBENCH_HD constexpr std::uint8_t ue5m3_encode(float x) {
   const std::uint8_t code = detail::encode_minifloat<5, 3, 15>(x, kUe5m3Max, 0xFF);

@@ -10,6 +10,7 @@
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/ablations.h"
+#include "kernels/numerics/custom_format.h"
 #include "kernels/numerics/grid.h"
 #include "kernels/numerics/scale_layout.h"
 #include "kernels/numerics/state_formats.h"
@@ -416,7 +417,6 @@ const std::vector<Recipe>& named_recipes() {
 
 const std::vector<KeptStack>& kept_stacks() {
   constexpr KeptActivations kQuantized{KeptAs::quantized, KeptAs::quantized, KeptAs::quantized};
-  static const QuantFormat groups{DType::e4m3, Granularity::block_1x16, ScaleType::ue5m3};
   static const std::vector<KeptStack> stacks = {
       {"precbench", "the least memory without an error", {}},
       {"transformer_engine", "TransformerEngine: inputs of linear layers as wgrad reads them", kQuantized},
@@ -427,7 +427,7 @@ const std::vector<KeptStack>& kept_stacks() {
        kQuantized},
       {"coat",
        "COAT (arXiv 2410.19313): as transformer_engine, and inputs of norms and SwiGLU in groups of 16",
-       {KeptAs::quantized, KeptAs::quantized, KeptAs::quantized, groups, groups}}};
+       {KeptAs::quantized, KeptAs::quantized, KeptAs::quantized, kGroupsOf16, kGroupsOf16}}};
   return stacks;
 }
 

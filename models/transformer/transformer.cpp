@@ -1,6 +1,7 @@
 // The training step, top to bottom: a block's memory, forward and backward, then the step. See transformer.h.
 #include "models/transformer/transformer.h"
 
+#include "kernels/numerics/custom_format.h"
 #include "kernels/numerics/formats.h"
 #include "models/transformer/layers/lora_layers.h"
 
@@ -126,9 +127,16 @@ NormOutput Transformer::second_norm(const Saved& saved, const BlockWeights& w) c
   return {saved.norm2, saved.mid, {w.norm2, w.norm2_bias}};
 }
 
+NormOutput Transformer::keeping(NormOutput norm, const GemmOperand& kept) const {
+  if (step_.config.block.norm == NormKind::rms && keeps_directly(kept.format, kept.data.cols))
+    norm.kept = kept;
+  return norm;
+}
+
 void Transformer::keep_and_norm(QuantizedTensor& h, const NormOutput& norm, const GemmOperand& kept,
                                 const Tensor& x, const Tensor& branch) {
-  if (kept.empty()) return add_norm(step_, h, norm, x, branch);
+  const NormOutput direct = keeping(norm, kept);
+  if (kept.empty() || !direct.kept.empty()) return add_norm(step_, h, direct, x, branch);
   if (!branch.empty()) step_.device.combine({norm.sum, 1.0f, x, 1.0f, branch, OpClass::norm_elementwise});
   step_.keep(kept, norm.sum);
   const NormOutput kept_norm = read_back(norm, kept);
@@ -136,7 +144,8 @@ void Transformer::keep_and_norm(QuantizedTensor& h, const NormOutput& norm, cons
 }
 
 NormOutput Transformer::read_back(NormOutput norm, const GemmOperand& kept) {
-  if (kept.empty()) return norm;
+  norm = keeping(norm, kept);
+  if (kept.empty() || !norm.kept.empty()) return norm;
   norm.sum = step_.push(step_.config.width);
   step_.read_back(norm.sum, kept);
   return norm;
@@ -239,8 +248,7 @@ void Transformer::ffn_backward(std::int64_t layer, Saved& saved, const BlockWeig
   const Scope scope(step_.arena);
   const Recompute& again = step_.options.recompute;
   if (again.ffn && !again.whole_block(layer)) recompute_ffn(layer, saved, w);
-  if (FfnSaved* dense = std::get_if<FfnSaved>(&saved.ffn); dense && !dense->input.empty())
-    dense_ffn_.read_input(*dense);
+  if (FfnSaved* dense = std::get_if<FfnSaved>(&saved.ffn)) dense_ffn_.read_input(*dense);
   const QuantizedTensor dx = residual_gradient_.current(layer);
   const QuantizedTensor dy =
       branch_output_.backward(layer, LinearRole::down, saved.branch2, w.post_norm2, g.post_norm2, dx);

@@ -105,10 +105,13 @@ class Transformer {
   /// Return the norm of each half's input. With one norm for both, the second is the first with copies of its own.
   NormOutput first_norm(const Saved& saved, const BlockWeights& w) const;
   NormOutput second_norm(const Saved& saved, const BlockWeights& w) const;
+  /// Returns a norm that makes `kept` in its own op if it can, else unchanged.
+  NormOutput keeping(NormOutput norm, const GemmOperand& kept) const;
   /// Computes the stream and a norm of it as add_norm() does, or with `kept` the norm of the stream as that keeps it.
   void keep_and_norm(QuantizedTensor& h, const NormOutput& norm, const GemmOperand& kept, const Tensor& x,
                      const Tensor& branch);
-  /// Returns a norm with its input as forward read it, in the caller's scope if it is `kept` quantized.
+  /// Returns a norm with its input as forward read it, in the caller's scope if it is `kept` quantized and the norm's
+  /// backward does not read that.
   NormOutput read_back(NormOutput norm, const GemmOperand& kept);
   /// Returns true if norms and SwiGLU read their inputs as they are kept.
   bool keeps_norm_inputs() const { return step_.options.kept.norm_input.quantized(); }

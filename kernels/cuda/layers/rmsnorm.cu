@@ -9,6 +9,7 @@
 // the copies, and 2 read per further pass.
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/layers/norm.cuh"
+#include "kernels/cuda/quantize/kept_input.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -25,16 +26,18 @@ __device__ inline Bf16x8 normalize(const Bf16x8& x, float rstd, const Bf16x8& we
   return h;
 }
 
+template <class Input>
 struct NormSource {
   static constexpr int kOutputs = 1, kBatch = 4;
   struct Column {
     Bf16x8 weight;
   };
   struct Raw {
-    Bf16x8 x;
+    typename Input::Raw x;
     float rstd;
   };
-  Matrix sum, weight;
+  Input sum;
+  Matrix weight;
   const float* rstd;
   float offset;
   std::int64_t rows = sum.rows, cols = sum.cols;
@@ -46,11 +49,11 @@ struct NormSource {
   }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
-    return {load<kFull>(sum, row, col), kFull || row < rows ? rstd[row] : 0.0f};
+    return {sum.template fetch<kFull>(row, col), kFull || row < rows ? rstd[row] : 0.0f};
   }
-  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t,
-                       std::int64_t) const {
-    out[0] = normalize(raw.x, raw.rstd, column.weight, offset);
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t row,
+                       std::int64_t col) const {
+    out[0] = normalize(sum.value(raw.x, row, col), raw.rstd, column.weight, offset);
   }
 };
 
@@ -62,9 +65,10 @@ struct NormArgs {
   float eps, offset;
 };
 
-template <int kVectors>
+/// Kept: NotKept, or the KeptInput that the sum becomes.
+template <int kVectors, class Kept>
 __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
-    add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
+    add_rmsnorm_kernel(const NormArgs a, const TileOutput out, const Kept kept) {
   wait_for_work_before();
   __shared__ float sums[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
@@ -93,6 +97,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
               pack(low(x[v].pair[p]) + low(branch[v].pair[p]), high(x[v].pair[p]) + high(branch[v].pair[p]));
         if (writer.col(v) < a.cols) store_vector(a.sum + first + writer.col(v), x[v]);
       }
+      x[v] = kept.keep(row, writer.col(v), x[v], writer.col(v) < a.cols);
 #pragma unroll
       for (int p = 0; p < 4; ++p)
         squares += low(x[v].pair[p]) * low(x[v].pair[p]) + high(x[v].pair[p]) * high(x[v].pair[p]);
@@ -117,9 +122,10 @@ struct NormBackwardArgs {
   float offset;
 };
 
-template <int kVectors>
+/// Kept: NotKept, or the KeptInput that is read in place of x.
+template <int kVectors, class Kept>
 __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
-    rmsnorm_backward_kernel(const NormBackwardArgs a, const TileOutput out) {
+    rmsnorm_backward_kernel(const NormBackwardArgs a, const TileOutput out, const Kept kept) {
   wait_for_work_before();
   __shared__ float dots[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
@@ -141,7 +147,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     for (int v = 0; v < kVectors; ++v) {
       if (writer.col(v) >= a.cols) continue;
       dh[v] = load_vector(a.dh + first + writer.col(v));
-      x[v] = load_vector(a.x + first + writer.col(v));
+      x[v] = kept.read(row, writer.col(v), a.x + first + writer.col(v));
       if (a.dresidual) residual[v] = load_vector(a.dresidual + first + writer.col(v));
     }
     const float rstd = a.rstd[row];
@@ -199,16 +205,28 @@ void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
                       op.x.cols,
                       op.eps,
                       op.gain_offset};
-  const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>(),
-                          op.gain_offset};
-  run_norm(*this, op, args, source, [](auto vectors) { return add_rmsnorm_kernel<vectors>; });
+  const auto run = [&](const auto& sum, const auto& kept) {
+    const NormSource<std::decay_t<decltype(sum)>> source{sum, matrix(op.weight), op.rstd.as<float>(),
+                                                         op.gain_offset};
+    run_norm(
+        *this, op, args, source,
+        [](auto vectors) { return add_rmsnorm_kernel<vectors, std::decay_t<decltype(kept)>>; }, kept);
+  };
+  if (op.kept.empty()) {
+    run(PlainInput{matrix(op.branch.empty() ? op.x : op.sum)}, NotKept());
+  } else {
+    clear_padding(op.kept, stream());
+    const KeptInput kept(op.kept, 0, op.x.cols);
+    run(kept, kept);
+  }
   launched("add_rmsnorm");
 }
 
 void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   using namespace cuda;
-  produce_operand(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>(), op.gain_offset},
-                  op.h);
+  produce_operand(
+      *this, NormSource<PlainInput>{{matrix(op.sum)}, matrix(op.weight), op.rstd.as<float>(), op.gain_offset},
+      op.h);
   launched("recompute_rmsnorm");
 }
 
@@ -220,13 +238,20 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
                               op.weight.as<std::uint16_t>(),
                               op.rstd.as<float>(),
                               nullptr,
-                              op.x.rows,
-                              op.x.cols,
+                              op.dh.rows,
+                              op.dh.cols,
                               op.gain_offset};
-  const RowShape shape = row_shape(op.x.cols);
-  with_vectors(shape, [&](auto vectors) {
-    run_norm_backward<vectors, 1>(*this, op, args, {}, shape, rmsnorm_backward_kernel<vectors>);
-  });
+  const RowShape shape = row_shape(op.dh.cols);
+  const auto run = [&](const auto& kept) {
+    with_vectors(shape, [&](auto vectors) {
+      run_norm_backward<vectors, 1>(*this, op, args, {}, shape,
+                                    rmsnorm_backward_kernel<vectors, std::decay_t<decltype(kept)>>, kept);
+    });
+  };
+  if (op.kept.empty())
+    run(NotKept());
+  else
+    run(KeptInput(op.kept, 0, op.dh.cols));
   quantize_from_value(*this, op.dx);
   launched("rmsnorm_backward");
 }

@@ -7,6 +7,9 @@
 // an amax pass. For backward that costs less than writing dgate_up in BF16 and casting it (12 + copies
 // against 6 + 4 + 4 + copies).
 //
+// With what is kept of gate_up (kept_input.cuh) forward writes 1 1/16 for each of gate and up in the same pass, and
+// reads that in its second pass; backward reads no gate_up.
+//
 // The parameter Rows of both says which rows are computed, and with which weights:
 //   int slot<kFull>(row)                    negative for padding, which is not read; its results are zero
 //   float weight(slot)
@@ -14,6 +17,7 @@
 //                                           over 8 columns
 #pragma once
 
+#include "kernels/cuda/quantize/kept_input.cuh"
 #include "kernels/cuda/quantize/produce.cuh"
 #include "kernels/numerics/activation_functions.h"
 
@@ -52,71 +56,77 @@ struct AllRows {
   __device__ void store_product(float, std::int64_t, std::int64_t, std::int64_t) const {}
 };
 
-template <class Rows, class Act = Silu<CudaMath>>
+/// Returns the halves of gate_up [M, 2F].
+inline PlainInput gate_part(const Tensor& gate_up) { return {matrix(gate_up, 0, gate_up.cols / 2)}; }
+inline PlainInput up_part(const Tensor& gate_up) {
+  return {matrix(gate_up, gate_up.cols / 2, gate_up.cols / 2)};
+}
+inline KeptInput gate_part(const GemmOperand& kept) { return {kept, 0, kept.data.cols / 2}; }
+inline KeptInput up_part(const GemmOperand& kept) { return {kept, kept.data.cols / 2, kept.data.cols / 2}; }
+
+template <class Rows, class Act = Silu<CudaMath>, class Input = PlainInput>
 struct SwigluSource : NoColumns {
   static constexpr int kOutputs = 1, kBatch = 4;
   struct Raw {
-    Bf16x8 gate, up;
+    typename Input::Raw gate, up;
     float weight;
   };
-  Matrix gate, up;
+  Input gate, up;
   std::int64_t rows, cols;
   Rows which;
 
+  SwigluSource(const Input& gate, const Input& up, const Rows& which)
+      : gate(gate), up(up), rows(gate.rows), cols(gate.cols), which(which) {}
   SwigluSource(const Tensor& gate_up, const Rows& which)
-      : gate(matrix(gate_up, 0, gate_up.cols / 2)),
-        up(matrix(gate_up, gate.cols, gate.cols)),
-        rows(gate.rows),
-        cols(gate.cols),
-        which(which) {}
+      : SwigluSource(gate_part(gate_up), up_part(gate_up), which) {}
   bool vectors() const { return gate.vectors && up.vectors; }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     const int slot = which.template slot<kFull>(row);
     if (slot < 0) return {};
-    return {load<kFull>(gate, row, col), load<kFull>(up, row, col), which.weight(slot)};
+    return {gate.template fetch<kFull>(row, col), up.template fetch<kFull>(row, col), which.weight(slot)};
   }
-  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t row,
+                       std::int64_t col) const {
     float g[8], u[8];
-    unpack(g, raw.gate);
-    unpack(u, raw.up);
+    unpack(g, gate.value(raw.gate, row, col));
+    unpack(u, up.value(raw.up, row, col));
 #pragma unroll
     for (int j = 0; j < 8; ++j) g[j] = gated(g[j], Act::sigma(g[j]), u[j]) * raw.weight;
     out[0] = pack(g);
   }
 };
 
-template <class Rows, class Act = Silu<CudaMath>>
+template <class Rows, class Act = Silu<CudaMath>, class Input = PlainInput>
 struct SwigluBackwardSource : NoColumns {
   static constexpr int kOutputs = 3, kBatch = 4;  // dgate, dup, s
   struct Raw {
-    Bf16x8 gate, up, ds;
+    typename Input::Raw gate, up;
+    Bf16x8 ds;
     float weight;
   };
-  Matrix gate, up, ds;
+  Input gate, up;
+  Matrix ds;
   std::int64_t rows, cols;
   Rows which;
 
+  SwigluBackwardSource(const Input& gate, const Input& up, const Tensor& ds, const Rows& which)
+      : gate(gate), up(up), ds(matrix(ds)), rows(gate.rows), cols(gate.cols), which(which) {}
   SwigluBackwardSource(const Tensor& gate_up, const Tensor& ds, const Rows& which)
-      : gate(matrix(gate_up, 0, ds.cols)),
-        up(matrix(gate_up, ds.cols, ds.cols)),
-        ds(matrix(ds)),
-        rows(gate.rows),
-        cols(gate.cols),
-        which(which) {}
+      : SwigluBackwardSource(gate_part(gate_up), up_part(gate_up), ds, which) {}
   bool vectors() const { return gate.vectors && up.vectors && ds.vectors; }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     const int slot = which.template slot<kFull>(row);
     if (slot < 0) return {};
-    return {load<kFull>(gate, row, col), load<kFull>(up, row, col), load<kFull>(ds, row, col),
-            which.weight(slot)};
+    return {gate.template fetch<kFull>(row, col), up.template fetch<kFull>(row, col),
+            load<kFull>(ds, row, col), which.weight(slot)};
   }
   __device__ void make(Bf16x8 (&out)[3], const Raw& raw, const Column&, std::int64_t row,
                        std::int64_t col) const {
     float g[8], u[8], d[8], s[8];
-    unpack(g, raw.gate);
-    unpack(u, raw.up);
+    unpack(g, gate.value(raw.gate, row, col));
+    unpack(u, up.value(raw.up, row, col));
     unpack(d, raw.ds);
     float product = 0;
 #pragma unroll

@@ -68,9 +68,11 @@ __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source sour
   }
 }
 
-/// Runs the passes that the outputs require.
-template <class Source>
-void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutputs> outputs) {
+/// Runs the passes that the outputs require. `then`: the same source for the second of two passes, if the first leaves
+/// something cheaper to read; it then has no row kernel.
+template <class Source, class Then>
+void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutputs> outputs,
+             const Then& then) {
   constexpr int kOutputs = Source::kOutputs;
   constexpr int kStash = kStashBytes<kOutputs>;
   const int col_tiles = static_cast<int>((source.cols + kTile - 1) / kTile);
@@ -84,7 +86,7 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
     result = result || out.tensor.result;
     full = full && (!out.value.data || out.value.vectors);
   }
-  if constexpr (kOutputs == 1) {
+  if constexpr (kOutputs == 1 && std::is_same_v<Source, Then>) {
     const TileOutput& out = outputs.of[0];
     if (out.rowwise.granularity == Granularity::row && !out.columnwise.data && !out.tensor.result &&
         source.vectors() && fits_row(source.cols)) {
@@ -117,22 +119,36 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
   }
   if (cast || result) {
     with_tile_case(tile_case(outputs.of, full), [&](auto tile_case) {
-      const auto kernel = cast_tiles<Source, tile_case>;
-      if (kStash > 0)
-        PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStash));
-      // The first tile's block stores the tensor's amax; if nothing else is requested, it runs alone.
-      kernel<<<cast ? tiles : 1, kTileThreads, kStash, device.stream()>>>(source, outputs, col_tiles, amax);
+      const auto run = [&](const auto& from) {
+        const auto kernel = cast_tiles<std::decay_t<decltype(from)>, tile_case>;
+        if (kStash > 0)
+          PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStash));
+        // The first tile's block stores the tensor's amax; if nothing else is requested, it runs alone.
+        kernel<<<cast ? tiles : 1, kTileThreads, kStash, device.stream()>>>(from, outputs, col_tiles, amax);
+      };
+      amax ? run(then) : run(source);
     });
   }
 }
 
-/// Makes an operand from a source. `groups`: of a grouped value.
+template <class Source>
+void produce(CudaDevice& device, const Source& source, const TileOutputs<Source::kOutputs>& outputs) {
+  produce(device, source, outputs, source);
+}
+
+/// Makes an operand from a source. `groups`: of a grouped value; `then`: as for produce().
+template <class Source, class Then>
+void produce_operand(CudaDevice& device, const Source& source, const QuantizedTensor& x, const Groups* groups,
+                     const Then& then) {
+  void* amaxes = device.scratch(amax_scratch_bytes(device, x, groups));
+  produce(device, source, TileOutputs<1>{{tile_output(device, x, writes_value(x), amaxes, groups)}}, then);
+  quantize_from_value(device, x);
+}
+
 template <class Source>
 void produce_operand(CudaDevice& device, const Source& source, const QuantizedTensor& x,
                      const Groups* groups = nullptr) {
-  void* amaxes = device.scratch(amax_scratch_bytes(device, x, groups));
-  produce(device, source, TileOutputs<1>{{tile_output(device, x, writes_value(x), amaxes, groups)}});
-  quantize_from_value(device, x);
+  produce_operand(device, source, x, groups, source);
 }
 
 }  // namespace precbench::cuda

@@ -1,14 +1,21 @@
 // A dense feed-forward network, forward and backward. See dense_ffn.h.
 #include "models/transformer/layers/dense_ffn.h"
 
+#include <utility>
+
+#include "kernels/numerics/custom_format.h"
+
 namespace precbench {
 
 void DenseFfn::push_saved(std::int64_t layer, FfnSaved& saved) const {
   if (has_amax_of_x(step_.linear(layer, down_))) saved.swiglu_amax = step_.push(DType::f32, 1, 1);
-  saved.input = step_.push_kept(step_.options.kept.activation_input, up_width());
+  const QuantFormat& kept = step_.options.kept.activation_input;
+  saved.input = step_.push_kept(kept, up_width());
+  saved.direct = gated() && keeps_directly(kept, ffn_);
 }
 
 void DenseFfn::read_input(FfnSaved& saved) const {
+  if (saved.input.empty() || saved.direct) return;
   push_inner(saved);
   step_.read_back(saved.gate_up, saved.input);
 }
@@ -25,18 +32,20 @@ void DenseFfn::push_output(std::int64_t layer, FfnSaved& saved) const {
 void DenseFfn::forward_up(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
                           const QuantizedTensor& h) const {
   step_.fprop(layer, gate_up_, saved.gate_up, h, w);
-  if (saved.input.empty()) return;
+  if (saved.input.empty() || saved.direct) return;
   step_.keep(saved.input, saved.gate_up);
   step_.read_back(saved.gate_up, saved.input);
 }
 
 void DenseFfn::activate(QuantizedTensor& s, const FfnSaved& saved, const BlockWeights& w) const {
-  if (gated()) return step_.device.swiglu({s, saved.gate_up, activation()});
+  if (gated())
+    return step_.device.swiglu({s, saved.gate_up, activation(), saved.direct ? saved.input : GemmOperand{}});
   step_.device.activate({s, saved.gate_up, w.up_bias, activation()});
 }
 
 void DenseFfn::activate_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
                                  const FfnSaved& saved, const BlockWeights& w) const {
+  if (saved.direct) return step_.device.swiglu_backward({dgate_up, s, ds, {}, activation(), saved.input});
   if (gated()) return step_.device.swiglu_backward({dgate_up, s, ds, saved.gate_up, activation()});
   step_.device.activate_backward({dgate_up, s, ds, saved.gate_up, w.up_bias, activation()});
 }
@@ -75,7 +84,9 @@ Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const Block
       if (down.recipe().mask_clipped) {
         x = step_.push(ffn_);
         QuantizedTensor value = make_quantized_tensor(x, {}, {});
-        activate(value, saved, w);
+        FfnSaved read = saved;
+        if (std::exchange(read.direct, false)) read_input(read);
+        activate(value, read, w);
       }
       step_.dgrad(layer, down_, ds, dy, w, x);
     }

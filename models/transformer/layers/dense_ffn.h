@@ -11,9 +11,10 @@
 namespace precbench {
 
 struct FfnSaved {
-  Tensor gate_up;      ///< [M, 2 ffn]; without a gate [M, ffn]
-  GemmOperand input;   ///< gate_up in KeptActivations::activation_input, which then stays in its place
-  Tensor swiglu_amax;  ///< f32 [1], if the activation's output has one scale per tensor
+  Tensor gate_up;       ///< [M, 2 ffn]; without a gate [M, ffn]
+  GemmOperand input;    ///< gate_up in KeptActivations::activation_input, which then stays in its place
+  bool direct = false;  ///< SwiGLU's ops make and read `input` themselves
+  Tensor swiglu_amax;   ///< f32 [1], if the activation's output has one scale per tensor
   /// Output of the activation as KeptActivations says, [M, ffn] in BF16 or the copy that wgrad reads; both empty:
   /// backward computes it again.
   Tensor value;
@@ -34,7 +35,7 @@ class DenseFfn {
   /// Allocates the activation's output, unless nothing of it is kept.
   void push_output(std::int64_t layer, FfnSaved& saved) const;
 
-  /// Allocates saved.gate_up again and reads it back from saved.input.
+  /// Allocates saved.gate_up again and reads it back from saved.input, if backward needs it.
   void read_input(FfnSaved& saved) const;
 
   /// Computes saved.gate_up from h, the norm's output.

@@ -1,6 +1,8 @@
 // Saved outputs of norms and the backward GEMMs that read them. See norm.h.
 #include "models/transformer/layers/norm.h"
 
+#include <utility>
+
 namespace precbench {
 
 void push_norm_statistics(const StepContext& step, NormSaved& saved) {
@@ -68,11 +70,19 @@ void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& nor
                              .branch = branch,
                              .weight = norm.weights.gain,
                              .eps = eps,
-                             .gain_offset = step.gain_offset()});
+                             .gain_offset = step.gain_offset(),
+                             .kept = norm.kept});
   });
 }
 
 void repeat_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm) {
+  if (!norm.kept.empty()) {
+    const Scope scope(step.arena);
+    NormOutput read = norm;
+    read.sum = step.push(step.config.width);
+    step.read_back(read.sum, std::exchange(read.kept, {}));
+    return repeat_norm(step, h, read);
+  }
   const auto &gain = norm.weights.gain, &bias = norm.weights.bias;
   if (gain.empty()) return copy_stream(step, h, norm.sum);
   const bool layernorm = step.config.block.norm == NormKind::layer;
@@ -108,10 +118,11 @@ void norm_backward(const StepContext& step, QuantizedTensor& dx, const NormWeigh
                                   .accumulate = step.parameters.accumulates(),
                                   .dresidual = dresidual,
                                   .dh = dh,
-                                  .x = norm.sum,
+                                  .x = norm.kept.empty() ? norm.sum : Tensor{},
                                   .rstd = norm.saved.rstd,
                                   .weight = gain,
-                                  .gain_offset = step.gain_offset()});
+                                  .gain_offset = step.gain_offset(),
+                                  .kept = norm.kept});
   });
 }
 

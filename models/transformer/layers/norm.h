@@ -30,6 +30,8 @@ struct NormOutput {
   NormSaved saved;
   Tensor sum;  ///< residual stream at its input [stream_rows, width]
   NormWeights weights;
+  /// KeptActivations::norm_input, if the norm's ops make it from sum (keeps_directly) and read it in place of sum.
+  GemmOperand kept = {};
 };
 
 /// Users of a norm's output. Experts make the columnwise copy of their own rows in backward, so none of the
@@ -45,9 +47,9 @@ QuantizedTensor push_norm_output(const StepContext& step, const Linear& layer, c
 /// norm.sum = x + branch, and its norm `h`, of all M rows. `branch`: may be empty, then norm.sum is x.
 void add_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm, const Tensor& x,
               const Tensor& branch);
-/// Repeats add_norm from norm.sum.
+/// Repeats add_norm from norm.sum, or from norm.kept.
 void repeat_norm(const StepContext& step, QuantizedTensor& h, const NormOutput& norm);
-/// dx = `dresidual` (may be empty) plus the gradient of norm.sum through the norm, from `dh`, that of its output.
+/// dx = `dresidual` (may be empty) plus the gradient of its input through the norm, from `dh`, that of its output.
 /// `dweights`: the weights' gradients.
 void norm_backward(const StepContext& step, QuantizedTensor& dx, const NormWeights& dweights,
                    const Tensor& dresidual, const Tensor& dh, const NormOutput& norm);
