@@ -209,12 +209,12 @@ const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step
   return *layers;
 }
 
-void choose_layers(const Case& c, Definition& definition) {
+void choose_layers(const Case& c, Definition& definition, bool may_convert_none) {
   const Recipe recipe = definition.recipe;
   try {
     static_cast<ConvertedLayers&>(definition) = convert(c, definition.model, recipe);
     // A row with a recipe's name must use the recipe.
-    if (recipe.quantized() && !definition.any())
+    if (recipe.quantized() && !definition.any() && !may_convert_none)
       throw InvalidInput(
           fmt::format("{} keeps all linear layers of the {} of {} in BF16; none would run in {}",
                       c.keep_bf16.empty() ? "it" : c.keep_bf16, plural(definition.model.layers, "block"),

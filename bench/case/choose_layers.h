@@ -16,8 +16,9 @@ namespace precbench {
 ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe);
 
 /// Fills in the recipes of a definition whose model is known and the layers that each converts, as set by the
-/// case or else by the recipe. Throws InvalidInput that names the flag.
-void choose_layers(const Case& c, Definition& definition);
+/// case or else by the recipe. Throws InvalidInput that names the flag, also if a quantized recipe converts no layer, unless
+/// `may_convert_none`.
+void choose_layers(const Case& c, Definition& definition, bool may_convert_none);
 
 /// Returns all linear layers of a block that a recipe can convert: q, k and v separately, then qkv and the
 /// others.

@@ -78,21 +78,6 @@ bool has_several_kinds(const Plan& plan) {
   return false;
 }
 
-/// Returns why the blocks of a stage cannot stand for those of another one; null if they can.
-Why unequal_blocks(const Plan& plan) {
-  const ModelConfig& m = plan.model;
-  for (std::int64_t layer = 1; layer < m.layers; ++layer)
-    if (plan.converted[static_cast<std::size_t>(layer)] != plan.converted.front())
-      return fmt::format(
-          "--pipeline {}: {} leaves some blocks in BF16, which is not predicted in stages; use --pipeline 1",
-          plan.fields.pipeline, plan.recipe.name);
-  if (plan.recompute != kRecomputeBlocks && plan.recompute.blocks > 0 && plan.recompute.blocks < m.layers)
-    return fmt::format(
-        "--pipeline {}: --recompute {} recomputes some blocks only, which is not predicted in stages; use --pipeline 1",
-        plan.fields.pipeline, plan.fields.recompute);
-  return std::nullopt;
-}
-
 /// Checks the stages of a pipeline, and the micro-batches that they take.
 Why undivided_layers(const Plan& plan) {
   const Case& c = plan.fields;
@@ -184,7 +169,6 @@ constexpr Rule kLayoutRules[] = {
      [](const Plan& p) {
        return p.fields.accumulation != Case{}.accumulation && p.fields.accumulation != p.fields.micro_batches;
      }},
-    {&Case::pipeline, unequal_blocks},
     {&Case::pipeline, undivided_layers},
     {&Case::context, undivided_chunks},
     {kEveryCase, undivided_ranks},

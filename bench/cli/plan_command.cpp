@@ -94,6 +94,7 @@ Case fixed_case(const PlanCommand& command, const std::string& recipe) {
     if (!command.axes.contains(needed))
       throw InvalidInput(fmt::format("{}: plan needs it", flag_of(*find_field(needed))));
   c.recipe = recipe;
+  if (!find_recipe(recipe).schedule.empty()) c.switch_recipe = "none";  // its first steps are planned
   return c;
 }
 
@@ -113,10 +114,6 @@ RecipeSearch search_recipe(const PlanCommand& command, const std::string& recipe
                           memory_limit_of(cost_model.machine()).bytes - kContextBytes,
                           static_cast<std::size_t>(command.proposals), searched_values(command.axes)};
   try {
-    if (!find_recipe(recipe).schedule.empty())
-      throw InvalidInput(fmt::format(
-          "--recipe {}: has a schedule, so its steps differ; plan a recipe without one, such as nvfp4_all",
-          recipe));
     search.found = best_layouts(question, cost_model);
   } catch (const InvalidInput& error) {
     search.failure = error.what();
@@ -211,6 +208,8 @@ std::string remark_of(const RecipeSearch& search) {
       "{}: {} tried, {} too large, {} predicted in full{}", search.recipe, plural(found.candidates, "layout"),
       with_commas(static_cast<double>(found.too_large)), with_commas(static_cast<double>(found.predicted)),
       found.complete ? "" : ", where the search ended; fix some flags to search the rest");
+  if (const auto schedule = find_recipe(search.recipe).schedule; !schedule.empty())
+    text += fmt::format("; steps before {} alone", to_text(schedule.front()));
   if (found.proposals.empty() && found.unsupported == found.candidates)
     text += fmt::format("; unsupported: {}", found.unsupported_reason);
   else if (found.proposals.empty() && found.least_bytes)

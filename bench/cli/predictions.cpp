@@ -317,6 +317,7 @@ void add_new(const std::vector<std::string>& lines, std::vector<std::string>& li
 
 std::string axis_of(const std::vector<int>& ranks, const Plan& plan) {
   const ParallelDims& dims = plan.parameters.parallel;
+  if (dims.tensor > 1 && ranks == dims.group_of(ranks.front(), {Axis::tensor})) return "tensor";
   if (static_cast<int>(ranks.size()) == plan.ranks)
     return dims.shard == plan.ranks ? "shard" : dims.data == plan.ranks ? "data" : "all ranks";
   if (ranks == dims.group_of(ranks.front(), {Axis::shard})) return "shard";

@@ -22,7 +22,8 @@ inline constexpr double kTight = 0.95;
 const char* name_of(Fit fit);
 Fit fit_of(std::int64_t peak, const Machine& machine);
 
-/// Returns the name of the axis that a group of a plan's ranks spans: "shard", "data", "experts", "replicas", "all ranks".
+/// Returns the name of the axis that a group of a plan's ranks spans: "shard", "data", "tensor", "experts", "replicas", "all
+/// ranks".
 std::string axis_of(const std::vector<int>& ranks, const Plan& plan);
 
 /// Returns a whole number with commas: "2,462,512".
@@ -45,7 +46,8 @@ struct PlannedStep {
   const StepEstimate& step;
 };
 /// `bf16`: the step that speed-ups are over; null for none. It may be `own`, whose speed-up is 1.
-StackPrediction predict_stack(Stack stack, const Machine& machine, const PlannedStep& own, const PlannedStep* bf16);
+StackPrediction predict_stack(Stack stack, const Machine& machine, const PlannedStep& own,
+                              const PlannedStep* bf16);
 /// Returns the cells of a table: "62,356 (54,387-71,494)", and the speed-up, "-" without one.
 std::vector<std::string> stack_cells(const StackPrediction& prediction);
 nlohmann::ordered_json stack_json(const StackPrediction& prediction);
@@ -57,14 +59,14 @@ struct CasePrediction {
   std::string failure;  ///< why the case cannot run: "unsupported: ...", "oom: ..."; empty: it can
   MemorySegments memory;
   Fit fit = Fit::yes;
-  bool emulated = false;                ///< formats that the machine does not multiply natively: no speed
-  std::optional<StepEstimate> step;     ///< null for a failure or an emulated recipe
-  std::vector<std::string> comm_names;  ///< of StepTime::exposed: axes of the groups
-  double tokens_per_s = 0;              ///< all GPUs together
-  double tflops_per_gpu = 0;            ///< model FLOPs
-  std::vector<StageMemory> stages;      ///< of a layout with tensor or pipeline ranks; else empty
-  double bubble_seconds = 0;            ///< that the busiest pipeline stage waits for others
-  std::optional<SpeedUp> over_bf16;     ///< in the same setting; null without such a case in the grid
+  bool emulated = false;                 ///< formats that the machine does not multiply natively: no speed
+  std::optional<StepEstimate> step;      ///< null for a failure or an emulated recipe
+  std::vector<std::string> comm_names;   ///< of StepTime::exposed: axes of the groups
+  double tokens_per_s = 0;               ///< all GPUs together
+  double tflops_per_gpu = 0;             ///< model FLOPs
+  std::vector<StageMemory> stages;       ///< of a layout with tensor or pipeline ranks; else empty
+  double bubble_seconds = 0;             ///< that the busiest pipeline stage waits for others
+  std::optional<SpeedUp> over_bf16;      ///< in the same setting; null without such a case in the grid
   std::optional<StackPrediction> stack;  ///< null without --stack, or without `step`
 };
 

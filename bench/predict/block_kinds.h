@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,9 +16,17 @@ namespace precbench {
 /// Numbers of blocks, by kind.
 using KindCounts = std::vector<double>;
 
-/// The kinds of a model's blocks: with and without experts, with and without a window.
+/// A model all of whose blocks are of one kind, and the flags that make all of them convert the same linear layers and
+/// recompute alike. Null: the case's flag treats all of the model's blocks alike.
+struct BlockKind {
+  ModelConfig model;
+  std::optional<std::string> keep_bf16, recompute;
+};
+
+/// The kinds of a model's blocks: with and without experts, with and without a window, by the linear layers that the
+/// recipe converts, recomputed or not.
 struct BlockKinds {
-  std::vector<ModelConfig> models;  ///< all of whose blocks are of one kind
+  std::vector<BlockKind> kinds;
   std::vector<std::size_t> of_layer;
 
   /// Returns the number of layers [begin, end) of each kind.
@@ -26,11 +35,12 @@ struct BlockKinds {
   std::size_t most_common() const;
 };
 
-BlockKinds block_kinds(const ModelConfig& model);
+/// Returns the kinds of the blocks of `model`. Of `c` the recipe, the layers left in BF16 and the recomputation matter.
+BlockKinds block_kinds(const Case& c, const ModelConfig& model);
 
 /// Returns the case and the layout of a model all of whose blocks are of one kind: without experts, no ranks share
 /// them.
-std::pair<Case, ParallelLayout> case_of_kind(Case c, ParallelLayout layout, const ModelConfig& kind);
+std::pair<Case, ParallelLayout> case_of_kind(Case c, ParallelLayout layout, const BlockKind& kind);
 
 /// Returns the layers of each group of a stage by kind: [stage][group][kind].
 std::vector<std::vector<KindCounts>> kinds_by_group(const BlockKinds& kinds, const ParallelLayout& layout);

@@ -78,19 +78,24 @@ std::vector<std::string> axes_of_layout(const CaseLayout& of, const ModelConfig&
                                         const std::vector<std::vector<int>>& comms,
                                         std::string (*axis_of)(const std::vector<int>&, const Plan&)) {
   const auto& [c, layout] = of;
-  const Plan local = local_plan(c, model, layout);
+  const Plan traced = traced_plan(c, model, layout);
   std::vector<std::string> axes;
+  const bool has_own_names = lacking(layout, traced).tensor == 1;
   bool tensor_seen = false;
   for (std::vector<int> ranks : comms) {
-    // With tensor ranks, only the tensor group and, after it, the expert group have consecutive ranks. All other groups
+    if (has_own_names) {
+      axes.push_back(axis_of(ranks, traced));
+      continue;
+    }
+    // With tensor ranks by rule, only the tensor group and, after it, the expert group have consecutive ranks. All other groups
     // have one rank of each tensor group.
-    if (layout.tensor > 1 && ranks[1] - ranks[0] == 1) {
+    if (ranks[1] - ranks[0] == 1) {
       axes.emplace_back(tensor_seen ? "experts" : "tensor");
       tensor_seen = true;
       continue;
     }
     for (int& rank : ranks) rank /= layout.tensor;
-    axes.push_back(axis_of(ranks, local));
+    axes.push_back(axis_of(ranks, traced));
   }
   return axes;
 }

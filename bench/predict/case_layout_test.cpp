@@ -236,7 +236,7 @@ TEST_CASE("estimate_layout: tensor ranks send FP8 data for a recipe with one sca
   const CostModel cost_model(find_machine("h100-sxm"));
   const auto seconds = [&](const char* recipe, const char* gather) {
     Case c = fsdp_case("llama3.2-1b");
-    c.layers = 2, c.gpus = 8, c.tensor = 2, c.recipe = recipe, c.tensor_gather = gather;
+    c.layers = 2, c.gpus = 8, c.tensor = 2, c.seq = 16384, c.recipe = recipe, c.tensor_gather = gather;
     const Plan plan = validate(c);
     REQUIRE_FALSE(layout_failure(plan));
     return estimate_layout(plan, cost_model).step.seconds;
@@ -254,8 +254,11 @@ TEST_CASE("estimate_layout: overlapped traffic is less exposed", "[layout]") {
     const Plan plan = validate(c);
     REQUIRE_FALSE(layout_failure(plan));
     const LayoutEstimate e = estimate_layout(plan, cost_model);
-    const auto axes = axes_of_layout(plan, e.comms, [](const std::vector<int>& ranks, const Plan&) {
-      return std::string(ranks.size() == 2 ? "context" : "others");
+    const auto axes = axes_of_layout(plan, e.comms, [](const std::vector<int>& ranks, const Plan& traced) {
+      const int stride = ranks[1] - ranks[0];
+      return std::string(ranks.size() != 2                         ? "others"
+                         : traced.fields.tensor > 1 && stride == 1 ? "tensor"
+                                                                   : "context");
     });
     double seconds = 0;
     for (std::size_t i = 0; i < axes.size(); ++i)

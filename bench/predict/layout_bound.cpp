@@ -17,17 +17,17 @@ struct LayerTraffic {
 /// Sums over the layers of a pipeline stage.
 struct StageSums {
   double first = 0, all = 0;  ///< seconds of a micro-batch in the first group of layers and in all groups
-  double exposed = 0;         ///< seconds of these, as MicroBatchCost::exposed
+  double exposed = 0;         ///< seconds of these, as LayerCost::exposed
   double states = 0, activations = 0;  ///< bytes, the latter of a micro-batch
+  double buffers = 0;                  ///< bytes, of the layer that needs most
   int layers = 0;
 };
 
 /// Bounds one layout.
 class Bounds {
  public:
-  Bounds(const Case& c, const ModelConfig& model, const std::vector<MicroBatchCost>& layers,
-         const CostModel& cost_model)
-      : c_(c), model_(model), layers_(layers), cost_model_(cost_model) {
+  Bounds(const Case& c, const ModelConfig& model, const MicroBatchCost& cost, const CostModel& cost_model)
+      : c_(c), model_(model), cost_(cost), cost_model_(cost_model) {
     if (c.shard_optimizer != "on") return;
     optimizer_shards_ = static_cast<double>(c.gpus) / static_cast<double>(c.tensor * c.pipeline);
     expert_replicas_ = optimizer_shards_ * static_cast<double>(c.tensor) / static_cast<double>(c.ep);
@@ -57,19 +57,17 @@ class Bounds {
   }
 
  private:
-  /// Returns the costs of what surrounds the layers.
-  const MicroBatchCost& ends() const { return layers_.back(); }
-  double embedding_seconds() const { return ends().embedding_forward + ends().embedding_backward; }
+  double embedding_seconds() const { return cost_.embedding_forward + cost_.embedding_backward; }
 
   /// Returns the share of a layer's weights that data ranks move. Ranks that share experts hold theirs whole, however
   /// many replicas there are.
-  double moved_share(const MicroBatchCost& layer) const { return 1 - whole_share(layer.expert_share); }
+  double moved_share(const LayerCost& layer) const { return 1 - whole_share(layer.expert_share); }
   double whole_share(double expert_share) const { return c_.ep > 1 ? expert_share : 0; }
 
   /// Returns the seconds of a layer's casts that the shard makes once, not every micro-batch: those of weights gathered
   /// in FP8. They are at most what reading the weights in BF16 and writing two FP8 copies takes at 60% of the memory
   /// bandwidth.
-  double cast_by_shards(const MicroBatchCost& layer) const {
+  double cast_by_shards(const LayerCost& layer) const {
     constexpr double kAchieved = 0.6;
     return in_fp8_ ? std::min(layer.quantize, 2 * layer.weight_bytes /
                                                   (kAchieved * 1e9 * cost_model_.machine().memory_gb_per_s))
@@ -88,7 +86,7 @@ class Bounds {
 
   /// Returns the traffic of a layer. Collectives of data ranks run one after the other, whatever else runs beside them,
   /// and slow down what does.
-  LayerTraffic traffic_of(const MicroBatchCost& layer) const {
+  LayerTraffic traffic_of(const LayerCost& layer) const {
     LayerTraffic traffic;
     if (!sharded_) return traffic;
     const RankGroup group{static_cast<std::int64_t>(shards_), c_.tensor};
@@ -107,9 +105,10 @@ class Bounds {
 
   /// Returns the traffic of the layer that moves least, which stands for all.
   LayerTraffic least_traffic() const {
-    return traffic_of(*std::min_element(layers_.begin(), layers_.end(), [&](const auto& a, const auto& b) {
-      return a.weight_bytes * moved_share(a) < b.weight_bytes * moved_share(b);
-    }));
+    return traffic_of(
+        *std::min_element(cost_.layers.begin(), cost_.layers.end(), [&](const auto& a, const auto& b) {
+          return a.weight_bytes * moved_share(a) < b.weight_bytes * moved_share(b);
+        }));
   }
 
   std::vector<StageSums> stage_sums() const {
@@ -121,7 +120,7 @@ class Bounds {
     for (std::size_t g = 0; g < groups.front().size(); ++g)
       for (std::size_t stage = 0; stage < stages; ++stage)
         for (std::int64_t i = 0; i < groups[stage][g]; ++i) {
-          const MicroBatchCost& layer = layers_[next++];
+          const LayerCost& layer = cost_.layers[next++];
           StageSums& own = sums[stage];
           const double seconds = layer.forward + layer.backward - cast_by_shards(layer);
           own.all += seconds;
@@ -130,6 +129,7 @@ class Bounds {
           own.states += state_bytes(layer.weight_bytes, layer.gradient_bytes, layer.optimizer_bytes,
                                     layer.expert_share);
           own.activations += layer.activation_bytes;
+          own.buffers = std::max(own.buffers, layer.buffer_bytes);
           ++own.layers;
         }
     return sums;
@@ -139,7 +139,7 @@ class Bounds {
   double micro_batch_seconds(const std::vector<StageSums>& stages, std::size_t stage) const {
     double seconds = stages[stage].all;
     if (stage == 0) seconds += embedding_seconds();
-    if (stage == stages.size() - 1) seconds += ends().head_forward + ends().head_backward;
+    if (stage == stages.size() - 1) seconds += cost_.head_forward + cost_.head_backward;
     return seconds;
   }
 
@@ -162,16 +162,15 @@ class Bounds {
                                 static_cast<int>(stage), c_.micro_steps());
     double bytes = stages[stage].states + stages[stage].activations * in_flight;
     if (stage == 0 || stage == stages.size() - 1)
-      bytes +=
-          state_bytes(ends().ends_weight_bytes, ends().ends_gradient_bytes, ends().ends_optimizer_bytes, 0) *
-          (stages.size() == 1 || model_.tied ? 1 : 0.5);
-    if (stages[stage].layers >= kEnoughLayers) bytes += ends().activation_rest_bytes + ends().buffer_bytes;
+      bytes += state_bytes(cost_.weight_bytes, cost_.gradient_bytes, cost_.optimizer_bytes, 0) *
+               (stages.size() == 1 || model_.tied ? 1 : 0.5);
+    if (stages[stage].layers >= kEnoughLayers) bytes += cost_.activation_bytes + stages[stage].buffers;
     return bytes;
   }
 
   const Case& c_;
   const ModelConfig& model_;
-  const std::vector<MicroBatchCost>& layers_;
+  const MicroBatchCost& cost_;
   const CostModel& cost_model_;
   const double shards_ = static_cast<double>(state_shards(c_));
   const bool sharded_ = c_.parallel != "ddp" && shards_ > 1;
@@ -187,9 +186,9 @@ std::int64_t state_shards(const Case& c) {
   return c.parallel == "fsdp" ? ranks : c.parallel == "hsdp" ? c.shard_group : c.context;
 }
 
-LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vector<MicroBatchCost>& layers,
+LayoutBound layout_bound(const Case& c, const ModelConfig& model, const MicroBatchCost& cost,
                          const CostModel& cost_model) {
-  return Bounds(c, model, layers, cost_model).of_step();
+  return Bounds(c, model, cost, cost_model).of_step();
 }
 
 }  // namespace precbench

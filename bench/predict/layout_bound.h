@@ -19,8 +19,8 @@ struct LayoutBound {
   double bytes = 0;  ///< of the rank that needs most
 };
 
-/// Returns the bounds of a case whose layers have these costs. The case's layout has no layout_failure().
-LayoutBound layout_bound(const Case& c, const ModelConfig& model, const std::vector<MicroBatchCost>& layers,
+/// Returns the bounds of a case whose micro-batches have this cost. The case's layout has no layout_failure().
+LayoutBound layout_bound(const Case& c, const ModelConfig& model, const MicroBatchCost& cost,
                          const CostModel& cost_model);
 
 /// Returns the number of ranks among which a case shards its states.

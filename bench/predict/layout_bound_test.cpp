@@ -18,18 +18,19 @@ constexpr const char* kShardings[][3] = {{"ddp", "on", "every"},  {"fsdp", "on",
 
 TEST_CASE("layout_bound: neither time nor memory of a layout is below its bound", "[plan]") {
   const CostModel cost_model(find_machine("h100-sxm"));
-  for (const auto& [model, recipe, layers, ep, tensor, overlap] :
-       {std::tuple{"llama3.2-1b", "bf16", 8, 1, 1, "none"},
-        {"llama3.2-1b", "bf16", 8, 1, 2, "none"},
-        {"llama3.2-1b", "bf16", 8, 1, 2, "all"},
-        {"qwen3-30b-a3b", "bf16", 4, 1, 1, "none"},
-        {"qwen3-30b-a3b", "bf16", 4, 4, 1, "none"},
-        {"deepseek-v2-lite", "bf16", 4, 4, 1, "none"},
-        {"llama3.2-1b", "tensorwise", 8, 1, 2, "all"},
-        {"llama3.2-1b", "tensorwise", 8, 1, 1, "none"}}) {
+  for (const auto& [model, recipe, keep_bf16, layers, ep, tensor, overlap] :
+       {std::tuple{"llama3.2-1b", "bf16", "", 8, 1, 1, "none"},
+        {"llama3.2-1b", "bf16", "", 8, 1, 2, "none"},
+        {"llama3.2-1b", "bf16", "", 8, 1, 2, "all"},
+        {"qwen3-30b-a3b", "bf16", "", 4, 1, 1, "none"},
+        {"qwen3-30b-a3b", "bf16", "", 4, 4, 1, "none"},
+        {"deepseek-v2-lite", "bf16", "", 4, 4, 1, "none"},
+        {"llama3.2-1b", "tensorwise", "", 8, 1, 2, "all"},
+        {"llama3.2-1b", "tensorwise", "last:0.15", 8, 1, 1, "none"},
+        {"llama3.2-1b", "tensorwise", "", 8, 1, 1, "none"}}) {
     LayoutQuestion question = question_of(model, layers, 16);
     question.memory = std::int64_t{1} << 50;
-    question.c.overlap = overlap, question.c.recipe = recipe;
+    question.c.overlap = overlap, question.c.recipe = recipe, question.c.keep_bf16 = keep_bf16;
     Case c = question.c;
     if (recipe != std::string("bf16")) c.gather = "fp8";
     c.ep = ep, c.tensor = tensor, c.batch = 1;
@@ -48,11 +49,11 @@ TEST_CASE("layout_bound: neither time nor memory of a layout is below its bound"
             ++seen;
             const LayoutProposal& one = found.proposals.front();
             const auto [own, layout] = case_layout(validate(micro_batch_case(one.plan.fields)));
-            const auto costs = micro_batch_costs(own, one.plan.model, layout, cost_model);
+            const auto costs = micro_batch_cost(own, one.plan.model, layout, cost_model);
             const LayoutBound bound = layout_bound(one.plan.fields, one.plan.model, costs, cost_model);
-            INFO(model << " tensor " << tensor << " overlap " << overlap << " pipeline " << pipeline
-                       << " context " << context << " " << parallel << " " << reshard << " " << grad_sync
-                       << " " << shard_optimizer);
+            INFO(model << " " << recipe << " " << keep_bf16 << " tensor " << tensor << " overlap " << overlap
+                       << " pipeline " << pipeline << " context " << context << " " << parallel << " "
+                       << reshard << " " << grad_sync << " " << shard_optimizer);
             const auto peak = static_cast<double>(one.estimate.peak_bytes);
             CHECK(bound.seconds > 0.2 * one.estimate.step.seconds);
             CHECK(bound.seconds <= (1 + kTimeTolerance) * one.estimate.step.seconds);

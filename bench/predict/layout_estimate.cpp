@@ -84,7 +84,7 @@ LayoutEstimate estimate_pipeline(const Case& c, const BlockKinds& kinds, const P
     StepTime own = weighted(work.micro_batch, static_cast<double>(c.accumulation), work.around, 1);
     if (own.seconds > busiest.seconds) busiest = std::move(own);
   }
-  pipeline.transfer = transfer_seconds(c, kinds.models[times.ends], layout, cost_model);
+  pipeline.transfer = transfer_seconds(c, kinds.kinds[times.ends].model, layout, cost_model);
   const double busy = busiest_stage_seconds(pipeline, c.accumulation);
   const double all = pipeline_seconds(pipeline, c.accumulation);
   LayoutEstimate estimate{times.of_ends().step, all - busy, 0, std::move(memory), times.comms};
@@ -128,7 +128,7 @@ const KindTimes& LayoutEstimator::times_of(const Case& c, const ParallelLayout& 
 
 LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                const RecomputeShare& recompute, const CostModel& cost_model) {
-  return LayoutEstimator(model, cost_model).estimate(c, layout, recompute);
+  return LayoutEstimator(c, model, cost_model).estimate(c, layout, recompute);
 }
 
 }  // namespace precbench

@@ -28,13 +28,13 @@ struct LayoutEstimate {
 LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                const RecomputeShare& recompute, const CostModel& cost_model);
 
-/// Predicts many layouts of one model. Remembers what layouts share that differ in virtual stages and micro-batches
+/// Predicts many layouts of one model in one recipe. Remembers what layouts share that differ in virtual stages and micro-batches
 /// alone.
 class LayoutEstimator {
  public:
-  /// Both must outlive the estimator.
-  LayoutEstimator(const ModelConfig& model, const CostModel& cost_model)
-      : model_(model), cost_model_(cost_model), kinds_(block_kinds(model)), memory_(model) {}
+  /// `c`: as in block_kinds(). Model and cost model must outlive the estimator.
+  LayoutEstimator(const Case& c, const ModelConfig& model, const CostModel& cost_model)
+      : model_(model), cost_model_(cost_model), kinds_(block_kinds(c, model)), memory_(c, model) {}
 
   /// Return the same as layout_memory() and estimate_layout(), and throw what they do.
   std::vector<StageMemory> memory(const Case& c, const ParallelLayout& layout,

@@ -8,6 +8,7 @@
 #include "bench/case/case_testing.h"
 #include "bench/case/plan.h"
 #include "bench/predict/case_layout.h"
+#include "bench/predict/pipeline.h"
 #include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
 
@@ -68,7 +69,7 @@ TEST_CASE("estimate_layout: a layout that can run is predicted as the dry run of
   const ModelConfig model = cut_to(find_model("llama3.2-1b"), 2);
   int cases = 0;
   for (const char* parallel : {"ddp", "fsdp", "hsdp"})
-    for (const int context : {1, 2, 4})
+    for (const auto& [tensor, context] : {std::pair{1, 1}, {1, 2}, {1, 4}, {2, 1}, {4, 2}})
       for (const int data : {1, 2, 4})
         for (const char* recompute : {"none", "norm+ffn", "block"})
           for (const auto& [recipe, accumulation] : {std::pair{"bf16", 1}, {"tensorwise", 3}, {"mxfp8", 1}}) {
@@ -84,15 +85,18 @@ TEST_CASE("estimate_layout: a layout that can run is predicted as the dry run of
             if (context * data == 1 && c.parallel != "ddp") continue;
             if (c.parallel == "hsdp" && c.shard_group < 2) continue;
             Case own = c;  // as a user gives it
-            own.gpus = context * data;
+            own.gpus = tensor * context * data;
+            own.tensor = tensor;
             own.context = context;
             const Plan plan = validate(own, Refusals::thrown, &model);
+            REQUIRE_FALSE(unsupported_reason(plan));
             const DryRun run = dry_run(plan, nullptr);
             const double seconds =
-                estimate_step(cost_model, run.trace, cost_model.rates_of(run.trace), context * data).seconds;
-            const LayoutEstimate estimate =
-                estimate_layout(c, model, {.context = context, .data = data}, {.blocks = 1}, cost_model);
-            INFO(parallel << " context " << context << " data " << data << " " << recompute << " " << recipe);
+                estimate_step(cost_model, run.trace, cost_model.rates_of(run.trace), plan.ranks).seconds;
+            const LayoutEstimate estimate = estimate_layout(
+                c, model, {.tensor = tensor, .context = context, .data = data}, {.blocks = 1}, cost_model);
+            INFO(parallel << " tensor " << tensor << " context " << context << " data " << data << " "
+                          << recompute << " " << recipe);
             CHECK(estimate.step.seconds == seconds);
             CHECK(estimate.peak_bytes == run.most());
             ++cases;
@@ -149,7 +153,9 @@ TEST_CASE("estimate_layout: sequence parallelism divides all activations among t
     const auto peak = [&](std::int64_t seq) {
       Case c = testing::with_flags(sharded_case(1), "--parallel ddp --reshard auto --grad-sync auto");
       c.seq = seq;
-      return static_cast<double>(estimate_layout(c, model, {.tensor = tensor}, {}, cost_model).peak_bytes);
+      // By rule: a step that overlaps traffic is none of precbench's.
+      const ParallelLayout layout{.tensor = tensor, .tensor_overlap = true};
+      return static_cast<double>(estimate_layout(c, model, layout, {}, cost_model).peak_bytes);
     };
     return (peak(65536) - peak(32768)) /
            32768;  // long enough that the head's chunk of logits is not the peak
@@ -176,6 +182,102 @@ TEST_CASE("estimate_layout: blocks of two kinds that cost the same are predicted
   CHECK(two.peak_bytes == Approx(static_cast<double>(one.peak_bytes)).epsilon(1e-6));
   model.sliding_window = 128;
   CHECK(estimate_layout(c, model, layout, {}, cost_model).step.seconds < one.step.seconds);
+}
+
+/// A pipeline of four stages of two blocks each, whose first block is of another kind than the others.
+struct UnequalPipeline {
+  Case c = testing::case_of_flags(
+      "--device cuda --model llama3.2-1b --recipe tensorwise --seq 2048 --batch 1 --accumulation 8");
+  ModelConfig model = cut_to(find_model("llama3.2-1b"), 8);
+  ParallelLayout layout{.data = 2, .pipeline = 4};
+  CostModel cost_model{find_machine("h200")};
+
+  LayoutEstimate estimate(const std::string& flags) const {
+    return estimate_layout(testing::with_flags(c, flags), model, layout, {}, cost_model);
+  }
+  StageTimes times(const std::string& flags) const {
+    return stage_times(testing::with_flags(c, flags), model, layout, {}, cost_model);
+  }
+  /// Returns the seconds of a step whose first block takes the times of `first` and all others those of `rest`, with
+  /// embedding and head.
+  double seconds(const StageTimes& first, const StageTimes& rest) const {
+    PipelineTimes pipeline;
+    double around = 0;
+    for (int stage = 0; stage < layout.pipeline; ++stage) {
+      const StageTimes& one = stage == 0 ? first : rest;
+      ChunkSeconds chunk{one.forward.one.seconds + rest.forward.one.seconds,
+                         one.backward.one.seconds + rest.backward.one.seconds};
+      if (stage == 0) chunk.forward += rest.embedding_forward, chunk.backward += rest.embedding_backward;
+      if (stage == 3) {
+        chunk.forward += rest.forward.rest.seconds - rest.embedding_forward;
+        chunk.backward += rest.backward.rest.seconds - rest.embedding_backward;
+      }
+      pipeline.chunks.push_back({chunk});
+      const double ends = stage == 0 || stage == 3 ? 0.5 * rest.around.rest.seconds : 0;
+      around = std::max(around, one.around.one.seconds + rest.around.one.seconds + ends);
+    }
+    pipeline.transfer = cost_model.network().seconds(Collective::send_recv, {4, 2}, 2048.0 * 2048 * 2);
+    return pipeline_seconds(pipeline, c.accumulation) + around;
+  }
+};
+
+TEST_CASE("estimate_layout: a stage takes the sum of its blocks, converted or not", "[layout]") {
+  const UnequalPipeline pipeline;
+  const StageTimes bf16 = pipeline.times("--recipe bf16"), fp8 = pipeline.times("");
+  CHECK(fp8.forward.one.seconds < bf16.forward.one.seconds);
+  // A block that a recipe leaves in BF16 takes what BF16 takes, wherever it stands.
+  const LayoutEstimate first = pipeline.estimate("--keep-bf16 first:1");
+  // Its weights have amaxes, though.
+  CHECK(first.step.time.seconds == Approx(pipeline.seconds(bf16, fp8)).epsilon(1e-6));
+  CHECK(pipeline.estimate("--recipe bf16").step.time.seconds ==
+        Approx(pipeline.seconds(bf16, bf16)).epsilon(1e-9));
+  CHECK(pipeline.estimate("").step.time.seconds == Approx(pipeline.seconds(fp8, fp8)).epsilon(1e-9));
+  // The slowest stage decides: the last one has the head, and two blocks in BF16 make it slower still.
+  const double last = pipeline.estimate("--keep-bf16 last:0.25").step.seconds;
+  CHECK(first.step.seconds < last);
+  CHECK(pipeline.estimate("").step.seconds < first.step.seconds);
+  CHECK(last < pipeline.estimate("--recipe bf16").step.seconds);
+  // One linear layer of one block.
+  const double one = pipeline.estimate("--keep-bf16 block:0.down").step.seconds;
+  CHECK(pipeline.estimate("").step.seconds < one);
+  CHECK(one < first.step.seconds);
+}
+
+TEST_CASE("estimate_layout: a stage needs the memory of its own blocks, converted or not", "[layout]") {
+  const UnequalPipeline pipeline;
+  const LayoutEstimate bf16 = pipeline.estimate("--recipe bf16"), fp8 = pipeline.estimate(""),
+                       first = pipeline.estimate("--keep-bf16 first:1"),
+                       last = pipeline.estimate("--keep-bf16 last:2");
+  REQUIRE(first.stages.size() == 4);
+  for (const std::size_t stage : {1, 2, 3}) CHECK(first.stages[stage].peak() == fp8.stages[stage].peak());
+  for (const std::size_t stage : {0, 1, 2}) CHECK(last.stages[stage].peak() == fp8.stages[stage].peak());
+  const auto activations = [](const LayoutEstimate& e, std::size_t stage) {
+    return static_cast<double>(e.stages[stage].activations);
+  };
+  // Half of the first stage's blocks are BF16's; what is not of a block is FP8's.
+  const double rest = 2048 * 8192;  // a quantized copy
+  CHECK(activations(first, 0) ==
+        Approx((activations(bf16, 0) + rest + activations(fp8, 0)) / 2).epsilon(0.001));
+  CHECK(activations(last, 3) == Approx(activations(bf16, 3) + rest).epsilon(0.001));
+  std::int64_t most = 0;
+  for (const StageMemory& stage : first.stages) most = std::max(most, stage.peak());
+  CHECK(first.peak_bytes == most);
+}
+
+TEST_CASE("estimate_layout: stages whose blocks recompute and stages whose blocks do not", "[layout]") {
+  const UnequalPipeline pipeline;
+  const LayoutEstimate none = pipeline.estimate("--recompute none"),
+                       all = pipeline.estimate("--recompute block"),
+                       four = pipeline.estimate("--recompute block:4"),
+                       one = pipeline.estimate("--recompute block:1");
+  const auto activations = [](const LayoutEstimate& e, std::size_t stage) {
+    return static_cast<double>(e.stages[stage].activations);
+  };
+  for (const std::size_t stage : {0, 1, 2, 3})
+    CHECK(activations(four, stage) == Approx(activations(stage < 2 ? all : none, stage)).epsilon(0.02));
+  CHECK(none.step.seconds < one.step.seconds);
+  CHECK(one.step.seconds < four.step.seconds);
+  CHECK(four.step.seconds < all.step.seconds);
 }
 
 TEST_CASE("estimate_layout: stages of DeepSeek-V3 hold dense blocks and blocks with experts", "[plan]") {

@@ -140,9 +140,9 @@ class Search {
   }
 
   /// Returns the cost of a case's micro-batch; null if a rank cannot compute it.
-  const std::vector<MicroBatchCost>* cost_of(const Case& c, const ModelConfig& model) {
+  const MicroBatchCost* cost_of(const Case& c, const ModelConfig& model) {
     const auto [known, is_new] = costs_.try_emplace(shape_of(c));
-    if (!is_new) return known->second.empty() ? nullptr : &known->second;
+    if (!is_new) return known->second.layers.empty() ? nullptr : &known->second;
     try {
       const Plan plan = validate(micro_batch_case(c));
       if (const auto why = layout_failure(plan, true)) {
@@ -150,7 +150,7 @@ class Search {
         return nullptr;
       }
       const auto [own, layout] = case_layout(plan);
-      known->second = micro_batch_costs(own, model, layout, cost_model_);
+      known->second = micro_batch_cost(own, model, layout, cost_model_);
     } catch (const InvalidInput& error) {
       refuse(error.what());
     } catch (const Unsupported& error) {
@@ -158,7 +158,7 @@ class Search {
     } catch (const OutOfMemory& error) {
       refuse(error.what());
     }
-    return known->second.empty() ? nullptr : &known->second;
+    return known->second.layers.empty() ? nullptr : &known->second;
   }
 
   void enumerate() {
@@ -251,7 +251,7 @@ class Search {
   Shards enumerate_shards(Case c, const std::string& recompute, const ModelConfig& model,
                           std::int64_t order) {
     Shards all;
-    const std::vector<MicroBatchCost>* cost = nullptr;
+    const MicroBatchCost* cost = nullptr;
     for (const Sharding& sharding : shardings(c)) {
       sharding.apply_to(c);
       if (!tries_optimizer(c, model)) continue;
@@ -327,7 +327,7 @@ class Search {
         const auto why = layout_failure(plan);
         if (why) refuse(*why);
         supported->second = !why;
-        if (!estimator_) estimator_.emplace(*model_, cost_model_);
+        if (!estimator_) estimator_.emplace(question_.c, *model_, cost_model_);
       }
       if (!supported->second) {
         ++found_.unsupported;
@@ -379,7 +379,7 @@ class Search {
   std::map<Supported, bool> supported_;
   std::optional<ModelConfig> model_;
   std::optional<LayoutEstimator> estimator_;
-  std::map<Shape, std::vector<MicroBatchCost>> costs_;
+  std::map<Shape, MicroBatchCost> costs_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -11,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "bench/case/choose_layers.h"
 #include "bench/case/plan.h"
 #include "bench/predict/expert_parts.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/scale_layout.h"
+#include "models/transformer/layers/step_context.h"
 #include "models/transformer/routing/expected_load.h"
 
 namespace precbench {
@@ -39,9 +42,11 @@ class Rewriter {
            const RecomputeShare& recompute, const Trace* experts)
       : local_(local),
         plan_(plan),
-        layout_(layout),
+        layout_(lacking(layout, plan)),
         recompute_(recompute),
         experts_(experts),
+        inputs_in_fp8_(layout.tensor_fp8 && is_one_cast(plan.recipe.fprop.a, plan.recipe.wgrad.b)),
+        gradients_in_fp8_(layout.tensor_fp8 && is_one_cast(plan.recipe.dgrad.a, plan.recipe.wgrad.a)),
         optimizer_shards_(optimizer_shards(plan, layout)) {
     if (experts) {
       own_parts_.emplace(local);
@@ -52,13 +57,15 @@ class Rewriter {
     out_.comms = local.comms;
     // Traced ranks are those of data and context; tensor ranks lie between them.
     for (std::vector<int>& ranks : out_.comms)
-      for (int& rank : ranks) rank *= layout.tensor;
-    if (layout.tensor > 1) tensor_comm_ = add_comm(layout.tensor, 1);
+      for (int& rank : ranks) rank *= layout_.tensor;
+    if (layout_.tensor > 1) tensor_comm_ = add_comm(layout_.tensor, 1);
     if (experts) expert_comm_ = add_comm(layout.experts, 1);
     out_.repeats = local.repeats;
     for (const TraceCollective& one : local.collectives) {
       tensor_lane_ = std::max(tensor_lane_, one.lane + 1);
-      if (one.lane != kSharedLane) context_comm_ = one.comm;  // the only ones in a lane of their own
+      // Only context and tensor ranks have a lane of their own; the latter are consecutive.
+      const std::vector<int>& ranks = local.comms[static_cast<std::size_t>(one.comm)];
+      if (one.lane != kSharedLane && ranks[1] - ranks[0] == plan.fields.tensor) context_comm_ = one.comm;
     }
   }
 
@@ -167,7 +174,8 @@ class Rewriter {
 
   static bool is_of_gradients(const TraceCollective& one) {
     constexpr double kScalars = 1024;  // bytes of the largest buffer of scalars
-    return one.name.starts_with("all_reduce") && one.name != "all_reduce_max" && one.buffer_bytes > kScalars;
+    return one.name.starts_with("all_reduce") && one.name != "all_reduce_max" && one.lane == kSharedLane &&
+           one.buffer_bytes > kScalars;
   }
 
   void gather_weights() {
@@ -233,42 +241,61 @@ class Rewriter {
     last_gemm_was_head_ = inner_ = false;
     finish_pending();
     const std::int64_t rows = plan_.tokens_per_micro_step(), cols = plan_.model.width;
+    OpCost norm = op;
+    norm.shape[0] = rows / layout_.tensor;
     if (experts_follow) {
-      OpCost norm = op;
       norm.bytes /= layout_.tensor;
-      norm.shape[0] = rows / layout_.tensor;
       return emit(norm);
     }
     const double copies = copy_bytes(op.formats[0], rows, cols) + copy_bytes(op.formats[1], cols, rows);
-    OpCost norm = op;
     norm.formats = {};
     norm.casts = 0;
     norm.bytes = (op.bytes - copies + (copies > 0 ? activation_bytes() : 0)) / layout_.tensor;
-    norm.shape[0] = rows / layout_.tensor;
     emit(norm);
-    // Made again for a weight's gradient: the gather ran beside the GEMM before.
-    if (is_repeated_norm(op) && !plan_.recompute.repeats_fprop()) return;
-    if (op.casts == 0) return tensor_collective("all_gather", activation_bytes());
-    const bool in_fp8 = layout_.tensor_fp8 && op.formats[0].granularity == Granularity::tensor;
-    OpCost cast{.name = "quantize",
-                .op_class = OpClass::quantize,
-                .bytes = activation_bytes() + copies,
-                .casts = op.casts,
-                .shape = {rows, cols},
-                .formats = op.formats};
+    if (is_repeated_norm(op) && regather_ == Regather::begun) return;
+    std::array<OpFormat, 2> formats = op.formats;
+    // Columns of a norm's output are made in backward, of rows that are gathered again, unless traffic overlaps.
+    const bool for_wgrad = is_repeated_norm(op) && regather_ == Regather::owed;
+    if (for_wgrad)
+      regather_ = Regather::none;
+    else if (!is_norm_backward(op) && !layout_.tensor_overlap)
+      formats[1] = {};
+    gather_rows(formats, is_norm_backward(op) ? gradients_in_fp8_ : inputs_in_fp8_);
+  }
+
+  /// Gathers the rows of an operand and makes its quantized copies: of all rows, or, in FP8, before the gather.
+  void gather_rows(const std::array<OpFormat, 2>& formats, bool in_fp8) {
+    const std::int64_t rows = plan_.tokens_per_micro_step(), cols = plan_.model.width;
+    const auto is_quantized = [](const OpFormat& format) { return format.dtype != DType::bf16; };
+    OpCost cast{
+        .name = "quantize",
+        .op_class = OpClass::quantize,
+        .bytes = activation_bytes() + copy_bytes(formats[0], rows, cols) + copy_bytes(formats[1], cols, rows),
+        .casts = int{is_quantized(formats[0])} + int{is_quantized(formats[1])},
+        .shape = {rows, cols},
+        .formats = formats};
+    if (cast.casts == 0) return tensor_collective("all_gather", activation_bytes());
     if (!in_fp8) {
       // Made of all rows: the GEMM cannot start before.
       tensor_collective("all_gather", activation_bytes());
       finish_pending();
       return emit(cast);
     }
-    cast.bytes = (activation_bytes() + copy_bytes(op.formats[0], rows, cols)) / layout_.tensor;
+    const OpFormat& format = is_quantized(formats[0]) ? formats[0] : formats[1];
+    cast.bytes = (activation_bytes() + copy_bytes(format, rows, cols)) / layout_.tensor;
     cast.shape[0] = rows / layout_.tensor;
-    cast.formats[1] = {};
+    cast.formats = {format, {}};
     cast.casts = 1;
+    OpCost amax = cast;
+    amax.bytes = activation_bytes() / layout_.tensor;
+    amax.casts = 0;
+    amax.formats = {};
+    emit(amax);
+    start("all_reduce_max", *tensor_comm_, bytes_of(DType::f32, 1));
+    wait(*tensor_comm_);
     emit(cast);
     tensor_collective("all_gather", activation_bytes() / 2);
-    if (op.formats[1].dtype == DType::bf16) return;
+    if (!is_quantized(formats[1])) return;
     finish_pending();
     emit({.name = "transpose",
           .op_class = OpClass::quantize,
@@ -286,13 +313,15 @@ class Rewriter {
     }
     const bool fprop = is_called(op, "matmul fprop"), dgrad = is_called(op, "matmul dgrad");
     const bool scattered = (fprop || dgrad) && inner_;
-    if (dgrad && scattered) {
+    if (dgrad && scattered) regather_ = layout_.tensor_overlap ? Regather::begun : Regather::owed;
+    if (dgrad && scattered && layout_.tensor_overlap) {
       // The norm's output is gathered again for the weight's gradient, beside this GEMM.
       finish_pending();
       start("all_gather", *tensor_comm_,
-            activation_bytes() * (op.math == DType::bf16 || !layout_.tensor_fp8 ? 1 : 0.5));
+            activation_bytes() * (op.math != DType::bf16 && inputs_in_fp8_ ? 0.5 : 1));
       pending_wait_ = true;
     }
+    if (!fprop && !dgrad) repeat_norm_for(op);
     if (fprop && scattered && layout_.tensor_overlap) {
       start("reduce_scatter", *tensor_comm_, activation_bytes());
       pending_wait_ = true;
@@ -305,6 +334,19 @@ class Rewriter {
       tensor_collective("reduce_scatter", activation_bytes());
   }
 
+  /// Repeats the norm whose output wgrad reads and gathers it, unless that has been done.
+  void repeat_norm_for(const OpCost& wgrad) {
+    if (regather_ == Regather::owed) {
+      const std::int64_t rows = plan_.tokens_per_micro_step() / layout_.tensor;
+      emit({.name = "recompute_rmsnorm",
+            .op_class = OpClass::norm_elementwise,
+            .bytes = 2 * activation_bytes() / layout_.tensor,
+            .shape = {rows, plan_.model.width}});
+      gather_rows({OpFormat{}, wgrad.formats[1]}, inputs_in_fp8_);
+    }
+    regather_ = Regather::none;
+  }
+
   /// Makes later ops wait for the keys of context ranks, if they may arrive beside the attention (context_overlap).
   void finish_keys() {
     if (!keys_wait_) return;
@@ -314,16 +356,20 @@ class Rewriter {
 
   const Trace& local_;
   const Plan& plan_;
-  const ParallelLayout& layout_;
+  const ParallelLayout layout_;  // what local_ lacks of it
   const RecomputeShare& recompute_;
   const Trace* experts_;
   std::optional<ExpertParts> own_parts_, parts_;  // of local_ and experts_, where those are others
+  bool inputs_in_fp8_, gradients_in_fp8_;         // gathered as FP8 data (StepContext::gather_over_tensor)
   double optimizer_shards_;
   Trace out_;
   std::optional<int> tensor_comm_, context_comm_, expert_comm_;
   int tensor_lane_ = 0;                  // which no collective of local_ has
   std::optional<TraceEvent> keys_wait_;  // of the context ranks' keys, put off
   bool backward_ = false, last_gemm_was_head_ = false, pending_wait_ = false, inner_ = false;
+  /// Gather of a norm's output for the weight's gradient, after dgrad or beside it.
+  enum class Regather : std::uint8_t { none, owed, begun };
+  Regather regather_ = Regather::none;
 };
 
 /// Makes `ranks` share the experts, and exchange as many rows by all-to-all as go to each on average.
@@ -349,14 +395,8 @@ void divide_experts(Case& c, MoeConfig& moe, const ParallelLayout& layout) {
   share_experts(c, moe.rule, layout.experts / t);
 }
 
-}  // namespace
-
-Case without_recompute(Case c) {
-  c.recompute = "none";
-  return c;
-}
-
-Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) {
+/// Throws InvalidInput if the layout's ranks do not divide the model or the sequence.
+void refuse_undivided(const Case& c, const ModelConfig& model, const ParallelLayout& layout) {
   const int t = layout.tensor, n = layout.context;
   if (model.heads % t != 0 || model.ffn % t != 0)
     throw InvalidInput(fmt::format("{} tensor ranks do not divide {} heads and {} columns of the FFN", t,
@@ -369,8 +409,39 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   if (c.seq % (2 * n) != 0 && n > 1)
     throw InvalidInput(
         fmt::format("{} context ranks do not divide a sequence of {} tokens in two chunks each", n, c.seq));
+}
+
+}  // namespace
+
+Case without_recompute(Case c) {
+  c.recompute = "none";
+  return c;
+}
+
+Plan traced_plan(const Case& c, const ModelConfig& model, const ParallelLayout& layout) {
+  if (layout.tensor > 1 && !layout.tensor_overlap) {
+    refuse_undivided(c, model, layout);
+    Case own = c;
+    own.gpus = std::int64_t{layout.tensor} * layout.traced_ranks();
+    own.context = layout.context;
+    own.tensor = layout.tensor;
+    own.tensor_gather = layout.tensor_fp8 ? "auto" : "bf16";
+    own.model = Case{}.model;  // only its shape matters, which `model` gives
+    if (Plan plan = validate(own, Refusals::thrown, &model); !unsupported_reason(plan)) return plan;
+  }
+  return local_plan(c, model, layout);
+}
+
+ParallelLayout lacking(ParallelLayout layout, const Plan& plan) {
+  if (plan.fields.tensor > 1) layout.tensor = 1;
+  return layout;
+}
+
+Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) {
+  refuse_undivided(c, model, layout);
+  const int t = layout.tensor;
   c.gpus = layout.traced_ranks();
-  c.context = n;
+  c.context = layout.context;
   c.model = Case{}.model;  // only its shape matters, which `model` gives
   ModelConfig local = model;
   local.heads = model.heads / t;
@@ -378,7 +449,11 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) 
   local.ffn = model.ffn / t;
   local.vocab = (model.vocab + t - 1) / t;
   if (layout.experts > 1) divide_experts(c, local.moe, layout);
-  return validate(c, Refusals::thrown, &local);
+  Plan plan = validate(c, Refusals::thrown, &local);
+  if (!plan.any() && convert(c, model, plan.recipe).any())
+    throw InvalidInput(
+        fmt::format("{}: a tensor rank's slices of all linear layers are too small", c.recipe));
+  return plan;
 }
 
 Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout) {

@@ -1,14 +1,15 @@
-// Traces of layouts, derived by rule instead of from their own steps: tensor parallelism with sequence parallelism and a
-// sharded optimizer, applied to the trace of one rank.
+// Traces of layouts. The dry run traces one of the tensor, context and data ranks as it would run (traced_plan()). What
+// no step has is derived by rule: a sharded optimizer, overlapped traffic, and tensor ranks of models whose step does not
+// divide its matrices, with sequence parallelism.
 //
-// The dry run traces one of the data and context ranks as it would run, with a model of its share of the heads, of the
-// FFN and of the vocabulary. Here the trace gets what it lacks:
+// For these the dry run is of one of the data and context ranks, with a model of its share of the heads, of the FFN and of
+// the vocabulary. Here the trace gets what it lacks, in the order of a step of tensor ranks:
 //
 //   norm [M/t] -> all-gather -> qkv, gate_up [columns / t] -> ... -> o, down [rows / t] -> reduce-scatter
 //
 // forward 4 collectives of a block, backward 6 (gradients gathered and scattered twice each, the norm's output
-// gathered twice for weight gradients); norms work on M/t rows; quantized copies are made of gathered rows, or,
-// with one scale per tensor, before the gather, which then moves FP8.
+// gathered twice for weight gradients, beside dgrad where traffic overlaps); norms work on M/t rows; quantized copies are
+// made of gathered rows, or, with one scale per tensor, before the gather, which then moves FP8.
 //
 // Experts are divided among consecutive ranks of tensor, context and data together. A rank routes the M/t rows that
 // its norm leaves it: there is no gather before the router and no scatter after the experts, but an all-to-all with
@@ -41,7 +42,7 @@ struct ParallelLayout {
   bool sharded_optimizer = false;
 
   int ranks() const { return tensor * context * data * pipeline; }
-  /// Number of ranks that the dry run of one stage has.
+  /// Number of data and context ranks of one stage.
   int traced_ranks() const { return context * data; }
   /// Returns true if tensor ranks share experts, so that a rank's rows differ inside and outside of them.
   bool divides_expert_rows() const { return tensor > 1 && experts > 1; }
@@ -65,14 +66,20 @@ struct RecomputeShare {
 /// Returns a case whose blocks do not recompute.
 Case without_recompute(Case c);
 
-/// Returns the plan of one traced rank: `c` has the model, global sequence length and micro-batch; `gpus` and `context`
+/// Returns the plan whose dry run is traced: that of a step of tensor ranks where precbench has one that exchanges as the
+/// layout says, local_plan() elsewhere. Arguments and errors as there.
+Plan traced_plan(const Case& c, const ModelConfig& model, const ParallelLayout& layout);
+/// Returns what the trace of `plan`, a traced_plan(), lacks of the layout: all but tensor ranks of a step of their own.
+ParallelLayout lacking(ParallelLayout layout, const Plan& plan);
+
+/// Returns the plan of one rank's share: `c` has the model, global sequence length and micro-batch; `gpus` and `context`
 /// become those of the layout. Throws InvalidInput if tensor ranks do not divide the heads, context ranks the sequence,
 /// or the ranks that share experts the experts.
 Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
 /// Returns the plan whose trace has the experts' part for divides_expert_rows().
 Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
 
-/// Adds tensor parallelism and the sharded optimizer to the trace of local_plan(), lets the exchange of keys overlap as
+/// Adds tensor parallelism, unless it is there, and the sharded optimizer to the trace of traced_plan(), lets the exchange of keys overlap as
 /// the layout says, and scales what runs again in backward. `experts`: the trace of expert_plan(), required for
 /// divides_expert_rows().
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,

@@ -1,6 +1,8 @@
 // Parallel traces: their FLOPs are one rank's divided by the ranks, and every block has the collectives of the scheme.
 #include "bench/predict/parallel_trace.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <string>
 
@@ -114,6 +116,62 @@ TEST_CASE("parallel_trace: tensor ranks divide FLOPs and norms and gather and sc
   }
   const double norms = bytes_of_op(trace_of(small_case(), {}), "add_rmsnorm");
   CHECK(bytes_of_op(trace_of(small_case(), {.tensor = 4}), "add_rmsnorm") == Approx(norms / 4).epsilon(0.01));
+}
+
+/// Returns the large collectives of tensor ranks in order: "all_gather 4194304".
+std::vector<std::string> tensor_traffic(const Trace& trace) {
+  constexpr double kLarge = 1 << 20;  // more than statistics of rows and gradients of norms
+  std::vector<std::string> found;
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind != TraceEvent::Kind::start) continue;
+    const TraceCollective& one = trace.collectives[static_cast<std::size_t>(event.index)];
+    const std::vector<int>& ranks = trace.comms[static_cast<std::size_t>(one.comm)];
+    if (one.lane != kSharedLane && ranks[1] - ranks[0] == 1 && one.buffer_bytes > kLarge)
+      found.push_back(one.name.substr(0, one.name.find(' ')) + " " +
+                      std::to_string(static_cast<std::int64_t>(one.buffer_bytes)));
+  }
+  return found;
+}
+
+TEST_CASE("parallel_trace: the rules of tensor ranks exchange what their own step does, in its order",
+          "[predict][tensor]") {
+  const CostModel cost_model(find_machine("h200"));
+  const ModelConfig model = find_model("llama3.2-1b");
+  for (const char* recipe :
+       {"bf16", "tensorwise", "tensorwise_delayed", "rowwise", "blockwise", "mxfp8", "nvfp4_all"})
+    for (const char* parallel : {"ddp", "fsdp"})
+      for (const char* recompute : {"none", "norm", "block"})
+        for (const ParallelLayout& layout : {ParallelLayout{.tensor = 2, .data = 2},
+                                             {.tensor = 4, .context = 2},
+                                             {.tensor = 2, .data = 2, .tensor_fp8 = false}}) {
+          Case c = small_case(recipe);
+          c.device = "cuda", c.seq = 8192, c.parallel = parallel, c.recompute = recompute;
+          INFO(recipe << " " << parallel << " " << recompute << " tensor " << layout.tensor << " "
+                      << layout.tensor_fp8);
+          // Traces with two blocks and with four.
+          std::array<Trace, 2> own, by_rule;
+          for (const std::size_t i : {0, 1}) {
+            c.layers = i == 0 ? 2 : 4;
+            const Plan plan = traced_plan(c, model, layout);
+            REQUIRE(plan.fields.tensor == layout.tensor);
+            own[i] = dry_run(plan, nullptr).trace;
+            by_rule[i] = parallel_trace(dry_run(local_plan(c, model, layout), nullptr).trace,
+                                        local_plan(c, model, layout), layout);
+          }
+          std::vector<std::string> traffic[] = {tensor_traffic(by_rule[0]), tensor_traffic(own[0])};
+          // A block's gradient is gathered after the block has run again, by rule before that.
+          if (c.recompute == "block")
+            for (std::vector<std::string>& calls : traffic) std::sort(calls.begin(), calls.end());
+          CHECK(traffic[0] == traffic[1]);
+          for (const OpClass op_class : {OpClass::gemm, OpClass::attention})
+            CHECK(flops_of(by_rule[0], op_class) == Approx(flops_of(own[0], op_class)));
+          const auto seconds_of_two_blocks = [&](const std::array<Trace, 2>& traces) {
+            return estimate_step(cost_model, traces[1], layout.ranks()).seconds -
+                   estimate_step(cost_model, traces[0], layout.ranks()).seconds;
+          };
+          // Rules leave out the sum of the norms' gradients, 8 KiB each.
+          CHECK(seconds_of_two_blocks(by_rule) == Approx(seconds_of_two_blocks(own)).epsilon(0.04));
+        }
 }
 
 TEST_CASE("parallel_trace: tensor gathers move FP8 where one scale holds for all rows", "[predict]") {

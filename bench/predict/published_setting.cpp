@@ -27,11 +27,6 @@ class Translator {
     s_.c.recipe = recipe_of_precision(p_.precision);
     if (p_.precision == "nvfp4") assume("layers in BF16: none");
     if (s_.c.recipe.empty()) throw InvalidInput(fmt::format("no recipe like {}", p_.precision));
-    // Stages have no first and last block of the model, and one step no earlier or later ones.
-    if (const Recipe recipe = find_recipe(s_.c.recipe);
-        recipe.keep_bf16 != KeepBf16{} || !recipe.schedule.empty())
-      throw InvalidInput(
-          fmt::format("{} leaves some layers or steps in BF16, which is not predicted", recipe.name));
     translate_layout();
     translate_batch();
     translate_states();

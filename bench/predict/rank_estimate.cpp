@@ -8,7 +8,7 @@
 namespace precbench {
 namespace {
 
-/// Dry runs of a rank: of all its work, and of expert_plan() if tensor ranks share experts.
+/// Dry runs of a rank: of traced_plan(), and of expert_plan() if tensor ranks share experts.
 struct RankRuns {
   Plan plan;
   DryRun own;
@@ -16,7 +16,7 @@ struct RankRuns {
 };
 
 RankRuns run_dry(const Case& c, const ModelConfig& model, const ParallelLayout& layout) {
-  RankRuns runs{local_plan(c, model, layout), {}, std::nullopt};
+  RankRuns runs{traced_plan(c, model, layout), {}, std::nullopt};
   runs.own = dry_run(runs.plan, nullptr);
   if (layout.divides_expert_rows()) runs.experts = dry_run(expert_plan(c, model, layout), nullptr);
   return runs;
@@ -40,7 +40,8 @@ std::int64_t activations_of_tensor_rank(const RankRuns& runs, const Case& c, con
 }
 
 RankMemory memory_of(const RankRuns& runs, const Case& c, const ModelConfig& model,
-                     const ParallelLayout& layout) {
+                     const ParallelLayout& of_rank) {
+  const ParallelLayout layout = lacking(of_rank, runs.plan);
   const auto bytes = [&](Segment segment) { return segment_bytes(runs.own, segment); };
   RankMemory memory;
   memory.activations = bytes(Segment::activations);

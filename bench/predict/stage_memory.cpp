@@ -33,7 +33,7 @@ std::vector<StageMemory> memory_of_stages(const std::vector<MemoryPerLayer>& byt
     for (const double own : layers) memory.layers += static_cast<std::int64_t>(own);
     memory.micro_batches = micro_batches_in_flight(layout.pipeline, layout.interleave, stage, micro_batches);
     const bool ends = stage == 0 || stage == layout.pipeline - 1;
-    const double own_rest = !ends ? 0 : kinds.models[common].tied ? 1 : 0.5;
+    const double own_rest = !ends ? 0 : kinds.kinds[common].model.tied ? 1 : 0.5;
     double states = 0, activations = bytes[common].activations.rest;
     for (std::size_t kind = 0; kind < layers.size(); ++kind) {
       states += bytes[kind].states.one * layers[kind];
@@ -87,16 +87,16 @@ const std::vector<MemoryPerLayer>& LayoutMemory::memory_of_kinds(const Case& c,
   const std::string key = stage_key(c, layout);
   if (const auto known = known_.find(key); known != known_.end()) return known->second;
   std::vector<MemoryPerLayer> bytes;
-  for (const ModelConfig& kind : kinds_.models) {
+  for (const BlockKind& kind : kinds_.kinds) {
     const auto [own, ranks] = case_of_kind(c, layout, kind);
-    bytes.push_back(memory_per_layer(own, kind, ranks));
+    bytes.push_back(memory_per_layer(own, kind.model, ranks));
   }
   return known_.emplace(key, std::move(bytes)).first->second;
 }
 
 std::vector<StageMemory> layout_memory(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                        const RecomputeShare& recompute) {
-  return LayoutMemory(model).stages(c, layout, recompute);
+  return LayoutMemory(c, model).stages(c, layout, recompute);
 }
 
 }  // namespace precbench

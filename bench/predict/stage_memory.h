@@ -41,12 +41,12 @@ MemoryPerLayer line_through(std::int64_t few, const RankMemory& at_few, std::int
 /// Returns the memory of one stage that has the whole model.
 StageMemory memory_of_whole(const RankMemory& memory, const ModelConfig& model);
 
-/// Predicts the memory of many layouts of one model. Remembers what layouts share that differ in virtual stages and
+/// Predicts the memory of many layouts of one model in one recipe. Remembers what layouts share that differ in virtual stages and
 /// micro-batches alone.
 class LayoutMemory {
  public:
-  /// `model` must outlive it.
-  explicit LayoutMemory(const ModelConfig& model) : model_(model), kinds_(block_kinds(model)) {}
+  /// `c`: as in block_kinds(). `model` must outlive it.
+  LayoutMemory(const Case& c, const ModelConfig& model) : model_(model), kinds_(block_kinds(c, model)) {}
 
   /// Returns the memory of each stage, first stage first. Arguments and errors as in estimate_layout().
   std::vector<StageMemory> stages(const Case& c, const ParallelLayout& layout,

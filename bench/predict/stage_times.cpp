@@ -106,9 +106,9 @@ KindTimes kind_times(const Case& c, const BlockKinds& kinds, const ParallelLayou
                      const RecomputeShare& recompute, const CostModel& cost_model) {
   KindTimes times;
   times.ends = kinds.most_common();
-  for (const ModelConfig& model : kinds.models) {
-    const auto [own, ranks] = case_of_kind(c, layout, model);
-    times.kinds.push_back(stage_times(own, model, ranks, recompute, cost_model));
+  for (const BlockKind& kind : kinds.kinds) {
+    const auto [own, ranks] = case_of_kind(c, layout, kind);
+    times.kinds.push_back(stage_times(own, kind.model, ranks, recompute, cost_model));
   }
   times.comms = times.of_ends().comms;
   for (StageTimes& kind : times.kinds) {
@@ -118,7 +118,7 @@ KindTimes kind_times(const Case& c, const BlockKinds& kinds, const ParallelLayou
       numbers.push_back(static_cast<std::size_t>(at - times.comms.begin()));
       if (at == times.comms.end()) times.comms.push_back(ranks);
     }
-    if (kinds.models.size() == 1) break;
+    if (kinds.kinds.size() == 1) break;
     for (TimePerLayer* line : {&kind.forward, &kind.backward, &kind.around})
       for (StepTime* time : {&line->one, &line->rest}) renumber(*time, numbers, times.comms.size());
   }

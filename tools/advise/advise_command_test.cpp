@@ -368,12 +368,12 @@ TEST_CASE("advise: the deployment changes the loss gap", "[advise]") {
   CHECK(row_of(failing, "tensorwise_delayed")->at("known_failure").at("where") == "arXiv 2409.12517");
 }
 
-TEST_CASE("advise: nvfp4, which is not predicted in stages, has a speed with data parallelism", "[advise]") {
+TEST_CASE("advise: nvfp4, whose last blocks stay in BF16, has the speed of a pipeline", "[advise]") {
   const Json json = advise_json("--model llama3.1-70b --gpus 128 --gpu b200 --tokens 5T --recipe nvfp4");
   const Json *bf16 = row_of(json, "bf16"), *nvfp4 = row_of(json, "nvfp4");
   REQUIRE((bf16 && nvfp4));
   CHECK(bf16->at("setting").at("pipeline") > 1);
-  CHECK(nvfp4->at("setting").value("pipeline", 1) == 1);
+  CHECK(nvfp4->at("setting").at("pipeline") > 1);
   CHECK(nvfp4->at("speedup").at("mean") > 1);
 }
 

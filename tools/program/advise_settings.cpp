@@ -336,12 +336,8 @@ bool search_all_layouts(std::vector<SettingSearch>& searches, const std::vector<
         values.push_back(text);
   }
   common["gather"] = {"bf16", "fp8"};
-  for_each_at_once(1, recipes.size(), [&](std::size_t i) {
-    searches[i].search_layouts_of(recipes[i], common);
-    // Recipes that keep some blocks in BF16 are predicted with data parallelism alone.
-    if (!experts && !searches[i].found() && !searches[i].too_large())
-      searches[i].search_runnable(recipes[i], kStates.front());
-  });
+  for_each_at_once(1, recipes.size(),
+                   [&](std::size_t i) { searches[i].search_layouts_of(recipes[i], common); });
   return true;
 }
 
