@@ -27,16 +27,18 @@ struct SharedSetting {
   std::string recompute = "none";
   int tensor = 1;
   std::string tensor_gather = "auto", context_exchange = "auto", attention = "auto";
+  int window = 0;
 };
 
 Plan plan_of_shared(const SharedSetting& setting) {
   const TempDirectory directory;
   Case c;
   c.model = directory.write(
-      "gqa.json", fmt::format(R"({{"layers": 2, "width": 256, "ffn": 512, "heads": 4, "kv_heads": 2,
-                                  "head_dim": {}, "vocab": 512, "qk_norm": true{}}})",
-                              setting.head_dim,
-                              setting.experts ? R"(, "experts": 4, "top_k": 2, "expert_ffn": 256)" : ""));
+      "gqa.json",
+      fmt::format(R"({{"layers": 2, "width": 256, "ffn": 512, "heads": 4, "kv_heads": 2,
+                                  "head_dim": {}, "vocab": 512, "qk_norm": true{}{}}})",
+                  setting.head_dim, setting.experts ? R"(, "experts": 4, "top_k": 2, "expert_ffn": 256)" : "",
+                  setting.window ? fmt::format(R"(, "sliding_window": {})", setting.window) : ""));
   c.device = best_device();
   c.recipe = setting.recipe;
   c.seq = 1024;
@@ -161,6 +163,26 @@ TEST_CASE("NCCL: context ranks that pass keys around a ring train like one GPU",
       }
     }
   }
+}
+
+TEST_CASE("NCCL: context ranks attend in a window like one GPU", "[gpu][comm][context][ring]") {
+  if (!gpus_or_skip()) return;
+  for (const int window :
+       {100, 300, 700})  // within a chunk of 256 tokens, into the one before, and into several
+    for (const char* attention : {"auto", "own"}) {
+      const SharedTrained one = train_sharing({.attention = attention, .window = window});
+      for (const char* exchange : {"gather", "ring"}) {
+        INFO("window " << window << ", attention " << attention << ", " << exchange);
+        check_alike(train_sharing({.parallel = "fsdp",
+                                   .ranks = 2,
+                                   .context = 2,
+                                   .graph = true,
+                                   .context_exchange = exchange,
+                                   .attention = attention,
+                                   .window = window}),
+                    one, false);
+      }
+    }
 }
 
 TEST_CASE("NCCL: context ranks recompute, accumulate and divide experts like one GPU",
