@@ -205,10 +205,11 @@ std::vector<Field> make_fields() {
            "even the recipe's own",
            &Case::switch_recipe, kSingle, defined)
           .checked([](const std::string& text) { parse_switches(text); }),
-      text("recompute", kPrecision,
-           "activations recomputed in the backward pass: of all blocks, of the first K (block:K), or "
-           "parts of every block joined by +",
-           &Case::recompute, kAxis, always, {"none", "block", "norm", "ffn", "attention"})
+      text(
+          "recompute", kPrecision,
+          "activations recomputed in the backward pass: of all blocks, of the first K (block:K), parts of every "
+          "block joined by +, or selective: as torchtitan, all but the outputs of attention and of every second GEMM",
+          &Case::recompute, kAxis, always, {"none", "selective", "block", "norm", "ffn", "attention"})
           .combined([](const std::string& text) { return recompute_text(parse_recompute(text)); }),
       text("flow", kPrecision, "FP8-Flow: transposed FP8 data of X and dY as wgrad operands (blockwise_pow2)",
            &Case::flow, kAxis, defined_when_used, words_in(kSwitchWords)),

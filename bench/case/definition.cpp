@@ -162,6 +162,7 @@ void define(Plan& plan, const ModelConfig* model, Refusals refusals) {
     leave_in_bf16(plan);
   }
   if (c.kept != Case{}.kept) plan.recipe.kept = kept_by(c.kept);
+  if (c.recompute != "selective") plan.recipe.kept.gemm_output = KeptActivations{}.gemm_output;  // no effect
   for (LaterLayers& later : plan.later) later.recipe.kept = plan.recipe.kept;
   if (kSwitchWords.find(c.flow).value()) {
     plan.recipe.flow = true;

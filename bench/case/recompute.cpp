@@ -34,6 +34,7 @@ bool Recompute::*part_named(std::string_view name) {
 Recompute parse_recompute(const std::string& text) {
   if (text == "none") return {};
   if (text == "block") return kRecomputeBlocks;
+  if (text == "selective") return kRecomputeSelective;
   if (text.starts_with(kFirstBlocks)) {
     const auto blocks = parse_number<std::int64_t>(text.substr(kFirstBlocks.size()));
     if (!blocks || *blocks < 1)
@@ -48,7 +49,8 @@ Recompute parse_recompute(const std::string& text) {
     const auto member = part_named(word);
     if (!member)
       throw InvalidInput(fmt::format(
-          "--recompute: \"{}\" is not none, block, block:K, or norm, ffn and attention joined by +", text));
+          "--recompute: \"{}\" is not none, selective, block, block:K, or norm, ffn and attention joined by +",
+          text));
     if (recompute.*member) throw InvalidInput(fmt::format("--recompute: {} twice in {}", word, text));
     recompute.*member = true;
     begin = end + 1;
@@ -58,6 +60,7 @@ Recompute parse_recompute(const std::string& text) {
 
 std::string recompute_text(const Recompute& recompute) {
   if (recompute == kRecomputeBlocks) return "block";
+  if (recompute.selective) return "selective";
   if (recompute.blocks > 0) return fmt::format("{}{}", kFirstBlocks, recompute.blocks);
   std::string text;
   for (const Part& part : kParts)

@@ -1,4 +1,4 @@
-// Words of --recompute: none, block, block:K, or parts of a block joined by "+".
+// Words of --recompute: none, selective, block, block:K, or parts of a block joined by "+".
 #pragma once
 
 #include <string>

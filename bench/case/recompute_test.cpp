@@ -13,9 +13,10 @@ TEST_CASE("recompute: words become parts and print sorted", "[case][recompute]")
   CHECK(parse_recompute("none") == Recompute{});
   CHECK(parse_recompute("block") == kRecomputeBlocks);
   CHECK(parse_recompute("block:5") == Recompute{.blocks = 5});
+  CHECK(parse_recompute("selective") == kRecomputeSelective);
   CHECK(parse_recompute("norm+ffn") == Recompute{.norm = true, .ffn = true});
-  for (const char* text : {"none", "block", "block:5", "norm", "ffn", "attention", "attention+ffn",
-                           "attention+norm", "ffn+norm", "attention+ffn+norm"})
+  for (const char* text : {"none", "selective", "block", "block:5", "norm", "ffn", "attention",
+                           "attention+ffn", "attention+norm", "ffn+norm", "attention+ffn+norm"})
     CHECK(recompute_text(parse_recompute(text)) == text);
   CHECK(case_with("recompute", "norm+ffn+attention").recompute == "attention+ffn+norm");
 }
@@ -36,8 +37,9 @@ TEST_CASE("recompute: the order of parts changes neither case nor id, and old id
 TEST_CASE("recompute: other words are refused by flag", "[case][recompute]") {
   const auto why = [](const char* text) { return refusal_of([&] { case_with("recompute", text); }); };
   for (const char* text : {"", "all", "norm+", "+norm", "block+norm", "none+ffn", "norm,ffn"})
-    CHECK(why(text) == std::string("--recompute: \"") + text +
-                           "\" is not none, block, block:K, or norm, ffn and attention joined by +");
+    CHECK(why(text) ==
+          std::string("--recompute: \"") + text +
+              "\" is not none, selective, block, block:K, or norm, ffn and attention joined by +");
   for (const char* text : {"block:", "block:0", "block:-1", "block:x", "block:1.5"})
     CHECK(contains(why(text), "K in block:K is a number of blocks, at least 1"));
   CHECK(why("norm+ffn+norm") == "--recompute: norm twice in norm+ffn+norm");

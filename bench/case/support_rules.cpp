@@ -169,6 +169,35 @@ Why unkeepable(const Plan& plan) {
   return std::nullopt;
 }
 
+/// Checks what selective recomputation keeps and repeats.
+Why unselectable(const Plan& plan) {
+  if (!plan.recompute.selective) return std::nullopt;
+  const ModelConfig& m = plan.model;
+  const auto refuse = [](const std::string& why) {
+    return Why("--recompute selective: " + why + "; use block or parts of blocks");
+  };
+  if (m.moe || m.latent) return refuse(m.name + " has GEMMs of experts or latents, of which it keeps none");
+  if (plan.parameters.lora) return refuse("adapters of LoRA add to the outputs of GEMMs that it keeps");
+  if (plan.parameters.parallel.tensor > 1 || plan.fields.tensor > 1)
+    return refuse(fmt::format("--tensor {}: tensor ranks would repeat half a sum", plan.fields.tensor));
+  std::vector<const ConvertedLayers*> all = {&plan};
+  for (const LaterLayers& next : plan.later) all.push_back(&next);
+  for (const ConvertedLayers* layers : all) {
+    if (layers->recipe.flow) return refuse("--flow on: wgrad transposes a copy of attention's output");
+    for (std::int64_t layer = 0; layer < m.layers; ++layer)
+      for (const LinearRole part : kQkvParts)
+        if (layers->converts(layer, part)) return refuse("q, k and v have formats of their own");
+    if (layers->recipe.kept.gemm_output != KeptAs::value || !layers->recipe.quantized()) continue;
+    if (plan.parameters.gather_format.quantized())
+      return refuse("parts of FP8 weights are not multiplied, as gemm_output: value asks");
+    const std::int64_t up = m.block.gated ? m.ffn : 0;
+    for (const auto& [first, count] : {std::pair(m.q_width(), m.kv_width()), std::pair(m.ffn, up)})
+      if (const auto why = weight_slice_unsupported_reason(layers->recipe, first, count))
+        return refuse(fmt::format("{}, as gemm_output: value asks", *why));
+  }
+  return std::nullopt;
+}
+
 /// Checks that one run has one kind of delayed scaling.
 Why several_scalings(const Plan& plan) {
   for (const LaterLayers& next : plan.later)
@@ -475,7 +504,8 @@ constexpr Rule kSupportRules[] = {
     {kEveryCase, odd_softcap},
     {kEveryCase, several_scalings},
     {&Case::recompute, "--recompute {recompute}: {model} has {blocks}; to recompute all, use block",
-     [](const Plan& p) { return p.recompute != kRecomputeBlocks && p.recompute.blocks > p.model.layers; }},
+     [](const Plan& p) { return !p.recompute.all_blocks() && p.recompute.blocks > p.model.layers; }},
+    {&Case::recompute, unselectable},
     {&Case::gather, "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights",
      [](const Plan& p) { return p.parameters.parallel.weight_shards() == 1; }},
     {&Case::gather,

@@ -190,6 +190,32 @@ TEST_CASE("rules of support: every one gives the reason of a case that does not 
           {"--kept coat --recompute ffn",
            "--kept coat: norm_input and activation_input are kept instead of being recomputed: --recompute ffn would drop "
            "them"},
+          {"--recompute selective --recipe nvfp4_all", ""},
+          {"--recompute selective --recipe mxfp8 --kept torchao", ""},
+          {"--recompute selective --model tiny-moe",
+           "--recompute selective: tiny-moe has GEMMs of experts or latents, of which it keeps none; use block or parts of "
+           "blocks"},
+          {"--recompute selective --model @latent.json",
+           "--recompute selective: latent has GEMMs of experts or latents"},
+          {"--recompute selective --lora 4",
+           "--recompute selective: adapters of LoRA add to the outputs of GEMMs"},
+          {"--recompute selective --tensor 2 --gpus 2",
+           "--recompute selective: --tensor 2: tensor ranks would repeat half a sum"},
+          {"--recompute selective --recipe blockwise_pow2 --flow on",
+           "--recompute selective: --flow on: wgrad transposes a copy of attention's output"},
+          {"--recompute selective --recipe tensorwise --keep-bf16 q",
+           "--recompute selective: q, k and v have formats of their own"},
+          {"--recompute selective --recipe tensorwise --kept torchao --gpus 2 --parallel fsdp --gather fp8",
+           "--recompute selective: parts of FP8 weights are not multiplied, as gemm_output: value asks"},
+          {"--recompute selective --recipe nvfp4_all --kept torchao",
+           "--recompute selective: rows 128 to 192 of a weight in e2m1 16x16 e4m3 have a scale of the whole matrix, as "
+           "gemm_output: value asks"},
+          {"--recompute selective --recipe tensorwise_delayed --kept torchao",
+           "--recompute selective: rows 128 to 192 of a weight in e4m3 tensor f32 max of 1024 have scales from earlier "
+           "steps"},
+          {"--recompute selective --kept coat",
+           "--kept coat: norm_input and activation_input are kept instead of being recomputed: --recompute selective "
+           "would drop them"},
           {"--model @latent.json --device cuda", ""},
           {"--model @latent.json --device cuda --attention own",
            "--attention own: our kernels take values as wide as keys, not 32 and 48 (latent attention); use auto or "

@@ -67,7 +67,7 @@ std::vector<Case> more_recompute(const Case& c) {
   const std::optional<double> own = executed_flops(c), none = executed_flops(with_recompute(c, "none"));
   if (!own || !none) return {};
   std::vector<std::pair<double, std::string>> levels;
-  for (const char* text : {"norm", "attention+norm", "ffn+norm", "attention+ffn+norm", "block"})
+  for (const char* text : {"norm", "attention+norm", "ffn+norm", "attention+ffn+norm", "selective", "block"})
     if (const auto flops = executed_flops(with_recompute(c, text))) levels.emplace_back(*flops, text);
   if (!levels.empty() && levels.back().second == "block") {
     const std::int64_t layers = validate(c).model.layers;

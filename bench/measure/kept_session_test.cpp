@@ -46,6 +46,33 @@ TEST_CASE("run_case: kept activations change memory and no loss, with ranks and 
   }
 }
 
+TEST_CASE("run_case: selective recomputation keeps what the stack says and changes no loss",
+          "[session][kept]") {
+  Case c = tiny_case();
+  c.steps = 2;
+  for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
+    c.recipe = recipe;
+    c.recompute = "none";
+    const Record none = kept_record(c, "torchao");
+    c.recompute = "block";
+    const Record block = kept_record(c, "torchao");
+    c.recompute = "selective";
+    const Record outputs = kept_record(c, "torchao"), attention = kept_record(c, "torchao_nvfp4");
+    const auto bytes = [](const Record& record) { return record.memory->measured->activations; };
+    CHECK(outputs.training->loss == none.training->loss);
+    CHECK(attention.training->loss == none.training->loss);
+    CHECK(bytes(outputs) < bytes(none));
+    CHECK(bytes(attention) > bytes(block));
+    CHECK((bytes(attention) < bytes(outputs)) == (c.recipe != "bf16"));
+    const auto kept = [](const Record& record) {
+      return nlohmann::ordered_json(record).at("definition").at("recipe").at("kept");
+    };
+    CHECK(kept(outputs).at("gemm_output") == "value");
+    CHECK(!kept(attention).contains("gemm_output"));
+    CHECK(!kept(none).contains("gemm_output"));
+  }
+}
+
 TEST_CASE("run_case: what a recipe file keeps is that of the same stack by flag", "[session][kept]") {
   Case c = tiny_case();
   c.steps = 2;

@@ -65,6 +65,27 @@ TEST_CASE("search_layouts: finds the fastest of all layouts, each predicted alon
     CHECK(estimate_layout(proposal.plan, cost_model).step.seconds == proposal.estimate.step.seconds);
 }
 
+TEST_CASE("search_layouts: selective recomputation takes time and memory between none and whole blocks",
+          "[plan]") {
+  const CostModel cost_model(find_machine("h100-sxm"));
+  LayoutSpace space = small_space();
+  space.tensor = space.context = space.pipeline = space.virtual_stages = space.batch = {1};
+  space.parallel = {"fsdp"}, space.grad_sync = {"every"}, space.reshard = {"on"};
+  for (const char* recipe : {"bf16", "tensorwise"}) {
+    LayoutQuestion question = question_of("llama3.2-1b", 8, 8);
+    question.c.recipe = recipe, question.c.kept = "torchao";
+    std::vector<LayoutEstimate> found;
+    for (const char* recompute : {"none", "selective", "block"}) {
+      space.recompute = {recompute};
+      found.push_back(search_layouts(question, space, cost_model).proposals.at(0).estimate);
+    }
+    for (std::size_t i = 1; i < found.size(); ++i) {
+      CHECK(found[i].step.seconds > found[i - 1].step.seconds);
+      CHECK(found[i].peak_bytes < found[i - 1].peak_bytes);
+    }
+  }
+}
+
 TEST_CASE("search_layouts: no proposal needs more memory than there is", "[plan]") {
   const CostModel cost_model(find_machine("h100-sxm"));
   LayoutQuestion question = question_of("llama3.2-1b", 8, 8);

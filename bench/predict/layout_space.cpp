@@ -62,7 +62,7 @@ LayoutSpace layout_space(const LayoutQuestion& question, const ModelConfig& mode
     space.shard_group.push_back(group);
   space.grad_sync = {"every", "last"};
   space.reshard = {"on", "off"};
-  space.recompute = {"none", "norm", "ffn+norm", "attention+ffn+norm", "block"};
+  space.recompute = {"none", "norm", "ffn+norm", "attention+ffn+norm", "selective", "block"};
   space.gather = {"bf16"};
   return space;
 }

@@ -241,7 +241,7 @@ Recipe bf16_with_state(const char* name, StateFormat m, StateFormat v, const cha
   return recipe;
 }
 
-/// An optimization level of MS-AMP: its GEMMs, and the formats of its state.
+/// An optimization level of MS-AMP: its GEMMs, the formats of its state, and X in FP8 for wgrad, as in TransformerEngine.
 Recipe msamp(const char* name, const RecipeState& state, const char* reference) {
   QuantFormat p = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32_pow2);
   p.history = {.length = 16, .first = FirstScale::window};
@@ -249,6 +249,7 @@ Recipe msamp(const char* name, const RecipeState& state, const char* reference) 
   g.dtype = DType::e5m2;
   Recipe recipe{name, {p, p, true}, {g, p, false}, {g, p, false}, reference};
   recipe.optimizer = state;
+  recipe.kept = kept_by("transformer_engine");
   return recipe;
 }
 
@@ -422,12 +423,13 @@ const std::vector<KeptStack>& kept_stacks() {
       {"transformer_engine", "TransformerEngine: inputs of linear layers as wgrad reads them", kQuantized},
       {"torchao",
        "torchao's float8 and MX linear layers without recomputation: their inputs in BF16",
-       {KeptAs::value, KeptAs::value, KeptAs::value}},
+       {KeptAs::value, KeptAs::value, KeptAs::value, KeptAs::value}},
       {"torchao_nvfp4", "torchao's NVFP4 linear layer, which torchtitan uses: as transformer_engine",
        kQuantized},
       {"coat",
        "COAT (arXiv 2410.19313): as transformer_engine, and inputs of norms and SwiGLU in groups of 16",
-       {KeptAs::quantized, KeptAs::quantized, KeptAs::quantized, kGroupsOf16, kGroupsOf16}}};
+       {KeptAs::quantized, KeptAs::quantized, KeptAs::quantized, KeptAs::recompute, kGroupsOf16,
+        kGroupsOf16}}};
   return stacks;
 }
 
@@ -464,6 +466,7 @@ const char* element_name(const QuantFormat& format) {
 std::string describe(const KeptActivations& kept) {
   std::string text = fmt::format("norm {}, activation {}, attention {}", name_of(kept.norm),
                                  name_of(kept.activation), name_of(kept.attention));
+  if (kept.gemm_output == KeptAs::value) text += ", outputs of GEMMs";
   if (kept.norm_input.quantized()) text += ", norm input " + describe(kept.norm_input);
   if (kept.activation_input.quantized()) text += ", activation input " + describe(kept.activation_input);
   return text;
@@ -503,6 +506,20 @@ std::optional<std::string> flow_unsupported_reason(const Recipe& recipe) {
                            name_of(role), side, describe(operand), describe(codes));
     }
   return std::nullopt;
+}
+
+std::optional<std::string> weight_slice_unsupported_reason(const Recipe& recipe, std::int64_t first,
+                                                           std::int64_t count) {
+  const QuantFormat& w = stored_formats(recipe).first;
+  const std::int64_t rows = block_rows(w.granularity);
+  const char* why = !w.quantized()                                      ? nullptr
+                    : w.delayed()                                       ? "scales from earlier steps"
+                    : w.scale == ScaleType::e4m3                        ? "a scale of the whole matrix"
+                    : w.element_rounding == ElementRounding::stochastic ? "random numbers of the whole matrix"
+                    : first % rows != 0 || count % rows != 0            ? "blocks that end elsewhere"
+                                                                        : nullptr;
+  if (!why) return std::nullopt;
+  return fmt::format("rows {} to {} of a weight in {} have {}", first, first + count, describe(w), why);
 }
 
 std::optional<std::string> shape_unsupported_reason(const Recipe& recipe, std::int64_t M, std::int64_t N,

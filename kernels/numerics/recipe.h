@@ -207,6 +207,8 @@ struct KeptActivations {
   KeptAs norm = KeptAs::quantized;  ///< value or quantized
   KeptAs activation = KeptAs::recompute;
   KeptAs attention = KeptAs::value;  ///< value, or quantized beside the value
+  /// value or recompute: if selective recomputation keeps outputs of quantized GEMMs, as it does of BF16 ones.
+  KeptAs gemm_output = KeptAs::recompute;
   /// Formats of the inputs of norms and of activation functions. Backward computes from the dequantized ones.
   QuantFormat norm_input{}, activation_input{};
 
@@ -312,6 +314,11 @@ std::string describe(const KeptActivations& kept);
 /// Returns why a recipe cannot have `flow`; null if it can. wgrad must use the formats of fprop and dgrad,
 /// and their codes must support transposition.
 std::optional<std::string> flow_unsupported_reason(const Recipe& recipe);
+
+/// Returns why rows [first, first + count) of a weight cannot be quantized for fprop alone, to the bits that they have in
+/// the whole matrix; null if they can. A scale of the tensor must come from the amax of the whole.
+std::optional<std::string> weight_slice_unsupported_reason(const Recipe& recipe, std::int64_t first,
+                                                           std::int64_t count);
 
 /// Returns why a linear layer of this shape does not support the recipe, with the dimension named: "K=48 is
 /// not a multiple of 32 (fprop.a 1x32)"; null if it does. M: tokens, N: out features, K: in features.

@@ -90,6 +90,7 @@ void read_weight_only(const json& object, Operands& operands, Recipe& recipe) {
 }
 
 constexpr KeptAs kNormKept[] = {KeptAs::value, KeptAs::quantized};
+constexpr KeptAs kOutputKept[] = {KeptAs::value, KeptAs::recompute};
 constexpr KeptAs kActivationKept[] = {KeptAs::value, KeptAs::quantized, KeptAs::recompute};
 
 /// Reads the format of an input of a norm or an activation function, which must not depend on random numbers or earlier
@@ -111,13 +112,16 @@ KeptActivations read_kept(const json& kept, Operands& operands) {
     } catch (const InvalidInput& error) {
       fail("kept", error.what());
     }
-  check_keys(kept, "kept", {"norm", "activation", "attention", "norm_input", "activation_input"});
+  check_keys(kept, "kept",
+             {"norm", "activation", "attention", "gemm_output", "norm_input", "activation_input"});
   KeptActivations read;
   if (kept.contains("norm")) read.norm = read_enum(kept.at("norm"), "kept.norm", kNormKept);
   if (kept.contains("activation"))
     read.activation = read_enum(kept.at("activation"), "kept.activation", kActivationKept);
   if (kept.contains("attention"))
     read.attention = read_enum(kept.at("attention"), "kept.attention", kNormKept);
+  if (kept.contains("gemm_output"))
+    read.gemm_output = read_enum(kept.at("gemm_output"), "kept.gemm_output", kOutputKept);
   read.norm_input = read_kept_format(kept, "norm_input", operands);
   read.activation_input = read_kept_format(kept, "activation_input", operands);
   return read;
@@ -127,6 +131,7 @@ json kept_to_json(const KeptActivations& kept) {
   json object = {{"norm", name_of(kept.norm)},
                  {"activation", name_of(kept.activation)},
                  {"attention", name_of(kept.attention)}};
+  if (kept.gemm_output != KeptActivations{}.gemm_output) object["gemm_output"] = name_of(kept.gemm_output);
   if (kept.norm_input.quantized()) object["norm_input"] = operand_to_json(kept.norm_input);
   if (kept.activation_input.quantized()) object["activation_input"] = operand_to_json(kept.activation_input);
   return object;

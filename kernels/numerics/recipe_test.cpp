@@ -443,6 +443,10 @@ TEST_CASE("recipe_from_json: kept activations are a stack or an object and survi
     CHECK(recipe.kept == stack.kept);
     CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
   }
+  for (const Recipe& recipe : named_recipes()) {  // those with the name of a stack
+    const bool msamp = recipe.name.starts_with("msamp_");
+    CHECK(recipe.kept == kept_by(msamp ? "transformer_engine" : "precbench"));
+  }
   row["operands"] = {{"groups", {{"format", "e4m3"}, {"granularity", "1x16"}, {"scale", "ue5m3"}}}};
   row["kept"] = {{"attention", "quantized"}, {"activation_input", "groups"}};
   const KeptActivations kept = recipe_from_json(row).kept;
@@ -456,6 +460,8 @@ TEST_CASE("recipe_from_json: kept activations are a stack or an object and survi
   CHECK(error("te") ==
         "kept: \"te\" is no stack; one of precbench, transformer_engine, torchao, torchao_nvfp4, coat");
   CHECK(error({{"norm", "recompute"}}) == "kept.norm: unknown value \"recompute\"; one of value, quantized");
+  CHECK(error({{"gemm_output", "quantized"}}) ==
+        "kept.gemm_output: unknown value \"quantized\"; one of value, recompute");
   CHECK(error({{"attentoin", "value"}}) == "kept.attentoin: unknown key; did you mean attention?");
   CHECK(error({{"norm_input", {{"format", "e4m3"}, {"granularity", "128x128"}}}}) ==
         "kept.norm_input: is rounded to nearest, with the scales of its own amaxes, of the tensor, rows or blocks in a row");

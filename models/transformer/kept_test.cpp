@@ -56,6 +56,13 @@ TEST_CASE("kept: data quantized in forward has the bits of quantizing in backwar
       setup.recipe.kept = kept_by(stack);
       check_same(random_step(setup, gpu()), expected);
     }
+    // The GEMM of k or up alone may sum in another order.
+    if (setup.recipe.fprop.b.scale != ScaleType::e4m3) {
+      setup.recipe.kept = kept_by("torchao");
+      setup.recompute = kRecomputeSelective;
+      check_close(random_step(setup, gpu()), expected, 1e-3, 0.05);
+      setup.recompute = {};
+    }
     setup.recipe.kept = kept_by("coat");
     check_close(random_step(setup, gpu()), random_step(setup), 1e-3, 0.25);
   }
@@ -84,6 +91,44 @@ TEST_CASE("kept: recomputation drops what is kept and has the same bits", "[kept
     const StepSetup setup = kept_setup("tensorwise", stack);
     check_recomputed(setup, random_step(setup));
   }
+}
+
+TEST_CASE("kept: selective recomputation has the same bits, whatever it keeps of quantized blocks",
+          "[kept]") {
+  for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed", "rowwise", "mxfp8", "nvfp4_all",
+                             "quartet", "fp8_weights", "nf4_weights"}) {
+    StepSetup setup = kept_setup(recipe);
+    const Result kept = random_step(setup);
+    const QuantFormat& w = stored_formats(setup.recipe).first;
+    for (const char* stack : {"precbench", "transformer_engine", "torchao"}) {
+      setup.recipe.kept = kept_by(stack);
+      if (setup.recipe.kept.gemm_output == KeptAs::value && (w.delayed() || w.scale == ScaleType::e4m3))
+        continue;
+      INFO(recipe << " as " << stack);
+      check_recomputed(setup, kept, kSelective);
+    }
+  }
+  StepSetup mixed = kept_setup("mxfp8", "torchao_nvfp4");  // gate stays, q and v do not
+  mixed.roles = {LinearRole::qkv, LinearRole::down};
+  check_recomputed(mixed, random_step(mixed), kSelective);
+}
+
+TEST_CASE("kept: a weight's rows alone that would have other bits are named", "[kept]") {
+  const auto why = [](const char* recipe, std::int64_t first, std::int64_t count) {
+    return weight_slice_unsupported_reason(find_recipe(recipe), first, count).value_or("");
+  };
+  for (const char* recipe : {"bf16", "tensorwise", "rowwise", "mxfp8", "nf4_weights"})
+    CHECK(why(recipe, 128, 64) == "");
+  CHECK(why("blockwise", 128, 256) == "");
+  CHECK(why("blockwise", 128, 64) ==
+        "rows 128 to 192 of a weight in e4m3 128x128 f32 have blocks that end elsewhere");
+  CHECK(why("blockwise", 64, 128).ends_with("have blocks that end elsewhere"));
+  CHECK(why("tensorwise_delayed", 128, 64).ends_with("have scales from earlier steps"));
+  CHECK(why("nvfp4", 128, 64).ends_with("have a scale of the whole matrix"));
+  Recipe rounds = find_recipe("mxfp8");
+  rounds.fprop.b.element_rounding = ElementRounding::stochastic;
+  CHECK(
+      weight_slice_unsupported_reason(rounds, 128, 64)->ends_with("have random numbers of the whole matrix"));
 }
 
 TEST_CASE("kept: inputs of norms and SwiGLU in groups of 16 move the step by what e4m3 costs", "[kept]") {

@@ -196,14 +196,16 @@ TEST_CASE("step: packed documents with recomputation and micro-steps give the sa
   const Batches batches(golden);
   const Results once = results_of(golden, batches.packed, true);
   StepSetup setup{.model = golden.model, .B = golden.B, .T = golden.T, .reference = true};
-  for_each_recompute(setup, kFullRecomputeKinds, [&] {
+  const auto same = [&] {
     TestStep step(setup, make_cpu_device(1));
     step.load(golden.weights());
     step.set_documents(batches.packed.first_key, batches.packed.positions);
     CHECK(step.forward_backward(batches.packed.tokens, batches.packed.targets, batches.packed.weights()) ==
           once.loss);
     CHECK(first_difference(step.gradients(), once.gradients) == "");
-  });
+  };
+  for_each_recompute(setup, kFullRecomputeKinds, same);
+  for_each_recompute(setup, kSelective, same);
   setup.accumulation = static_cast<int>(golden.B);
   setup.B = 1;
   TestStep step(setup, make_cpu_device(1));

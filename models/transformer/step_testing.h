@@ -78,6 +78,8 @@ inline constexpr RecomputeKind kRecomputeKinds[] = {
     {"attention", {.attention = true}},
     {"ffn+norm", {.norm = true, .ffn = true}},
     {"attention+ffn+norm", {.norm = true, .ffn = true, .attention = true}}};
+/// Kind that dense models take, without adapters.
+inline constexpr RecomputeKind kSelective[] = {{"selective", kRecomputeSelective}};
 /// Kinds that repeat most: whole blocks, and all parts of every block.
 inline constexpr RecomputeKind kFullRecomputeKinds[] = {std::span(kRecomputeKinds).front(),
                                                         std::span(kRecomputeKinds).back()};

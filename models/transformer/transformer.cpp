@@ -54,8 +54,14 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
     dense_ffn_.push_saved(layer, saved.ffn.emplace<FfnSaved>());
 }
 
+void Transformer::push_selected(std::int64_t layer, Saved& saved) {
+  saved.selected = true;
+  attention_.push_selected(layer, saved.attention);
+  dense_ffn_.push_selected(layer, std::get<FfnSaved>(saved.ffn));
+}
+
 void Transformer::push_inner(std::int64_t layer, Saved& saved, const Tensor& mid) {
-  attention_.push_saved(layer, saved.attention);
+  if (!saved.selected) attention_.push_saved(layer, saved.attention);
   if (parallel())
     saved.mid = saved.x;
   else
@@ -94,6 +100,7 @@ void Transformer::push_whole(std::int64_t layer, Saved& saved) {
 
 Arena::Mark Transformer::push_forward(std::int64_t layer, Saved& saved, Keep keep) {
   if (keep == Keep::block_input || step_.options.recompute.whole_block(layer)) {
+    if (keep == Keep::for_backward && step_.options.recompute.selective) push_selected(layer, saved);
     const Arena::Mark inner = step_.arena.mark();
     push_whole(layer, saved);
     if (MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn)) leave_weight_columns(*moe);
@@ -181,9 +188,13 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
       keep_and_norm(h1, norm, saved.norm1_input, x, layer == 0 ? Tensor{} : branch_);
     step_.observe(layer, LinearRole::qkv, LinearOperand::x, h1);
     step_.observe_codes(layer, LinearRole::qkv, LinearOperand::x, h1);
-    attention_.forward_qkv(layer, saved.attention, w, h1);
+    attention_.forward_qkv(layer, saved.attention, w, h1, kind);
   }
-  attention_.forward_output(layer, saved.attention, w, branch_output_.target(saved.branch1, branch_));
+  const Tensor& out = branch_output_.target(saved.branch1, branch_);
+  if (kind == ForwardKind::recompute && saved.selected)
+    attention_.repeat_output(layer, saved.attention, w, out);
+  else
+    attention_.forward_output(layer, saved.attention, w, out);
   branch_output_.forward(saved.branch1, w.post_norm1, branch_);
   MoeSaved* moe = std::get_if<MoeSaved>(&saved.ffn);
   {
@@ -195,7 +206,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     step_.observe(layer, LinearRole::gate_up, LinearOperand::x, h2);
     if (moe) return moe_.forward(layer, *moe, w, h2, branch_, kind);
     step_.observe_codes(layer, LinearRole::gate_up, LinearOperand::x, h2);
-    dense_ffn_.forward_up(layer, std::get<FfnSaved>(saved.ffn), w, h2);
+    dense_ffn_.forward_up(layer, std::get<FfnSaved>(saved.ffn), w, h2, kind);
   }
   if (kind != ForwardKind::full) return;
   forward_second_output(layer, saved, w);

@@ -73,12 +73,15 @@ class Transformer {
     BranchSaved branch1, branch2;
     AttentionSaved attention;
     std::variant<FfnSaved, MoeSaved> ffn;
+    bool selected = false;  // attention's output stays
   };
   /// Tensors that stay in memory after a block's forward: those for backward, or the block's input.
   enum class Keep : std::uint8_t { for_backward, block_input };
 
   /// Allocates what every block saves from forward to backward, also with recomputation.
   void push_saved(std::int64_t layer, Saved& saved);
+  /// Allocates what selective recomputation keeps of a whole block.
+  void push_selected(std::int64_t layer, Saved& saved);
   /// Allocates all that recomputation of a whole block writes again; saved.mid is mid_ if there is one.
   void push_whole(std::int64_t layer, Saved& saved);
   /// Allocates what only recomputation of a whole block drops; `mid` is used if it is not empty.

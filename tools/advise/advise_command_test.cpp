@@ -1,5 +1,6 @@
 // Tests the command from end to end, on the records that come with the program.
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "kernels/testing/catch.h"
@@ -267,6 +268,24 @@ TEST_CASE("advise: large models and experts get layouts of ranks, which it says 
   const Json given =
       advise_json("--model llama3.1-70b --gpus 64 --gpu h100 --tokens 1T --recipe tensorwise --tensor 8");
   for (const Json& row : given.at("rows")) CHECK(row.at("setting").at("tensor") == 8);
+}
+
+TEST_CASE("advise: --kept holds for every recipe's setting, whose memory it changes", "[advise][kept]") {
+  const std::string question =
+      "--model llama3.1-8b --gpus 8 --gpu h100 --tokens 1T --batch 1 --recompute none --recipe tensorwise";
+  const auto bytes_of = [&](const std::string& kept) {
+    std::map<std::string, double> bytes;
+    const Json json = advise_json(question + kept);
+    for (const char* recipe : {"bf16", "tensorwise"}) {
+      const Json row = *row_of(json, recipe);
+      CHECK(row.at("setting").value("kept", "recipe") == (kept.empty() ? "recipe" : "torchao"));
+      bytes[recipe] = row.at("peak_bytes");
+    }
+    return bytes;
+  };
+  const auto least = bytes_of(""), kept = bytes_of(" --kept torchao");
+  CHECK(kept.at("bf16") > least.at("bf16"));
+  CHECK(kept.at("tensorwise") > least.at("tensorwise"));
 }
 
 TEST_CASE("advise: the commands that measure run and fit", "[advise]") {

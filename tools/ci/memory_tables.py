@@ -23,9 +23,9 @@ def dry_run(*flags, gpu="b200"):
     return json.loads(done.stdout)["cases"]
 
 
-def peak(flags, recipe, kept):
+def peak(flags, recipe, kept, recompute="none"):
     own = [flag for flag in flags if recipe != "bf16" or flag not in ("--keep-bf16",) and not flag.startswith("last:")]
-    return dry_run(*own, "--recipe", recipe, "--kept", kept)[0]["memory_bytes"]
+    return dry_run(*own, "--recompute", recompute, "--recipe", recipe, "--kept", kept)[0]["memory_bytes"]
 
 
 def change(value, base):
@@ -33,10 +33,10 @@ def change(value, base):
 
 
 def predicted(case):
-    """Returns predicted bytes of BF16 and of the recipe as the stack keeps activations, and of both with the least memory."""
+    """Returns predicted bytes of BF16 and of the recipe as the stack keeps activations, and of both as precbench keeps them."""
     of = functools.partial(peak, tuple(case["flags"]))
-    return (of("bf16", case["kept_bf16"]), of(case["recipe"], case["kept"]), of("bf16", "precbench"),
-            of(case["recipe"], "precbench"))
+    return (of("bf16", case["kept_bf16"], case["recompute"]), of(case["recipe"], case["kept"], case["recompute"]),
+            of("bf16", "precbench"), of(case["recipe"], "precbench"))
 
 
 def met(case):
@@ -55,7 +55,7 @@ def beside_published():
                      f"{bf16 / unit:.1f}", f"{low / unit:.1f}", change(low, bf16), "yes" if met(case) else "**no**",
                      f"{least_bf16 / unit:.1f}", f"{least / unit:.1f}", change(least, least_bf16)])
     return table(["case", "published BF16", "low precision", "change", "as the stack keeps it: BF16", "low precision", "change",
-                  "target met", "least memory: BF16", "low precision", "change"], rows)
+                  "target met", "as precbench keeps it: BF16", "low precision", "change"], rows)
 
 
 def front_page():
@@ -87,14 +87,14 @@ class Block:
 
     def selective(self, saves_gemms):
         """As torchtitan's selective activation checkpointing: the block's input, the output of attention, and of every second GEMM
-        whose output backward needs (q, v, gate) if it is an operation that the policy knows."""
-        return {"residual stream at the norms": 2 * self.width, "outputs of norms": 0,
-                "q, k, v": 2 * (self.q + self.kv) if saves_gemms else 0, "output of attention": 2 * self.q,
-                "gate and up": 2 * self.ffn if saves_gemms else 0, "output of SwiGLU": 0, "FP32 statistics": 4 * self.heads}
+        whose output backward needs, if it is an operation that the policy knows."""
+        return {"input": 2 * self.width, "q and v": 2 * (self.q + self.kv) if saves_gemms else 0, "output of attention": 2 * self.q,
+                "gate": 2 * self.ffn if saves_gemms else 0, "FP32 statistics": 4 * self.heads + 4}
 
 
 BLOCKS = {"llama3.1-8b": Block(4096, 4096, 1024, 14336, 32), "qwen3-8b": Block(4096, 4096, 1024, 12288, 32),
           "llama2-7b": Block(4096, 4096, 4096, 11008, 32)}
+VOCABULARIES = {"llama3.1-8b": 128256, "qwen3-8b": 151936}
 KEPT = {"precbench": ("quantized", "none", "value"), "torchao": ("value", "value", "value"),
         "transformer_engine": ("quantized",) * 3, "torchao_nvfp4": ("quantized",) * 3,
         "coat": ("quantized",) * 3 + ("groups of 16",) * 2}
@@ -106,10 +106,10 @@ def listed(model, recipe, stack):
     return BLOCKS[model].kept(recipe, *KEPT[stack])
 
 
-def block_bytes(model, recipe, kept, tokens=8192):
+def block_bytes(model, recipe, kept, recompute="none", tokens=8192):
     """Returns the bytes per token that dry runs of four and of two blocks differ by, for each block."""
     flags = ["--model", model, "--seq", str(tokens), "--batch", "1", "--keep-bf16", "none", "--switch-recipe", "none",
-             "--recipe", recipe, "--kept", kept]
+             "--recipe", recipe, "--kept", kept, "--recompute", recompute]
     four, two = (dry_run(*flags, "--layers", layers)[0]["segments_bytes"]["activations"] for layers in ("4", "2"))
     return (four - two) / 2 / tokens
 
@@ -118,36 +118,46 @@ def number(value):
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
-def per_block(model="llama3.1-8b"):
-    columns = {f"{recipe}, {stack}": listed(model, recipe, stack) for recipe, stack in LISTED}
-    rows = [[name, *(number(column[name]) for column in columns.values())] for name in listed(model, *LISTED[0])]
-    sums = {name: sum(column.values()) for name, column in columns.items()}
-    base = sums["bf16, torchao"]
-    rows.append(["sum", *(number(value) for value in sums.values())])
-    dry = [block_bytes(model, recipe, stack) for recipe, stack in LISTED]
-    for (name, value), counted in zip(sums.items(), dry):
+def beside_dry_runs(columns, recompute, model="llama3.1-8b"):
+    """Returns the rows of lists of bytes, {(recipe, stack): {name: bytes}}, whose sums must be those of dry runs."""
+    lists = list(columns.values())
+    rows = [[name, *(number(column[name]) for column in lists)] for name in lists[0]]
+    sums = [sum(column.values()) for column in lists]
+    dry = [block_bytes(model, recipe, stack, recompute) for recipe, stack in columns]
+    for (recipe, stack), value, counted in zip(columns, sums, dry):
         if abs(counted - value) > 0.5:  # scales of whole tensors are the rest
-            sys.exit(f"{model} {name}: the list has {value:.1f} bytes per token and block, the dry run {counted:.1f}")
-    rows.append(["dry run", *map(number, dry)])
-    rows.append(["over bf16, torchao", *(change(value, base) for value in sums.values())])
-    return table(["bytes per token and block", *columns], rows)
+            sys.exit(f"{recipe}, {stack}: the list has {value:.1f} bytes per token and block, the dry run {counted:.1f}")
+    base = sums[list(columns).index(("bf16", "torchao"))]
+    rows += [["sum", *map(number, sums)], ["dry run", *map(number, dry)],
+             ["over bf16, torchao", *(change(value, base) for value in sums)]]
+    return table(["bytes per token and block", *(f"{recipe}, {stack}" for recipe, stack in columns)], rows)
+
+
+def per_block():
+    return beside_dry_runs({column: listed("llama3.1-8b", *column) for column in LISTED}, "none")
 
 
 def selective():
-    """Published differences beside those of what selective activation checkpointing saves."""
+    block = BLOCKS["llama3.1-8b"]
+    return beside_dry_runs({("bf16", "torchao"): block.selective(True), ("mxfp8", "torchao"): block.selective(True),
+                            ("nvfp4", "torchao_nvfp4"): block.selective(False)}, "selective")
+
+
+def saved():
+    """Published savings of selective activation checkpointing beside predicted ones, and what published totals have beyond predictions."""
     rows = []
     for case in cases():
-        if not case["selective"] or case["recipe"] != "nvfp4":
+        if case["recompute"] != "selective" or case["recipe"] != "nvfp4":
             continue
+        unit, (bf16, low, _, _) = UNITS[case["unit"]], predicted(case)
         flags = dict(zip(case["flags"][::2], case["flags"][1::2]))
-        block = BLOCKS[flags["--model"]]
-        bf16, low = (sum(block.selective(saves).values()) for saves in (True, False))
-        tokens = int(flags["--seq"]) * int(flags["--batch"])
-        saved = (bf16 - low) * case["converted"] * tokens / UNITS[case["unit"]]
-        difference = case["bf16"] - case["published"]
-        rows.append([case["label"], number(bf16), number(low), f"{case['converted']} x {tokens:,}", f"{saved:.1f} {case['unit']}",
-                     f"{difference:.1f} {case['unit']}", f"{-100 * saved / case['bf16']:.0f}%", change(case["published"], case["bf16"])])
-    return table(["case", "BF16 block", "NVFP4 block", "converted blocks x tokens", "difference", "published", "of BF16's total", "published"], rows)
+        logits = 4 * int(flags["--seq"]) * int(flags["--batch"]) * VOCABULARIES[flags["--model"]] / unit
+        bf16, low = bf16 / unit, low / unit
+        rows.append([case["label"], f"{case['bf16'] - case['published']:.1f} {case['unit']}", f"{bf16 - low:.1f}",
+                     f"{case['bf16'] - bf16:.1f}", f"{case['published'] - low:.1f}", f"{logits:.1f}", change(low + logits, bf16 + logits),
+                     change(case["published"], case["bf16"])])
+    return table(["case", "saved, published", "predicted", "published beyond predicted: BF16", "NVFP4", "FP32 logits", "change with these",
+                  "published"], rows)
 
 
 def coat():
@@ -200,5 +210,5 @@ def largest(gpu, recipe, kept):
     return [name for name, case in zip(models, found) if case["fits"] == "yes"][-1:][0] if any(c["fits"] == "yes" for c in found) else "none"
 
 
-TABLES = {"memory-front": front_page, "memory-published": beside_published, "memory-blocks": per_block, "memory-selective": selective, "memory-coat": coat,
-          "memory-fits": fits}
+TABLES = {"memory-front": front_page, "memory-published": beside_published, "memory-blocks": per_block, "memory-selective": selective, "memory-saved": saved,
+          "memory-coat": coat, "memory-fits": fits}

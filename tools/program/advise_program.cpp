@@ -33,7 +33,7 @@ constexpr const char* kFields[] = {"model",           "layers",       "recipe", 
                                    "second_moment",   "weights",      "grads",    "optimizer",
                                    "routing",         "ep",           "exchange", "lora_rank",
                                    "lora_alpha",      "tensor",       "pipeline", "virtual_stages",
-                                   "shard_optimizer", "overlap"};
+                                   "shard_optimizer", "overlap",      "kept"};
 /// Fields whose help shows no default: matching records or advise choose them. The model must be given.
 constexpr const char* kChosen[] = {"model",   "recipe",        "seq",     "batch", "parallel",  "master",
                                    "moments", "second_moment", "weights", "grads", "optimizer", "gather"};

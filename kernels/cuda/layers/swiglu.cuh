@@ -89,8 +89,8 @@ struct SwigluSource : NoColumns {
   __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t row,
                        std::int64_t col) const {
     float g[8], u[8];
-    gate.floats(g, raw.gate, row, col);
-    up.floats(u, raw.up, row, col);
+    unpack(g, gate.value(raw.gate, row, col));
+    unpack(u, up.value(raw.up, row, col));
 #pragma unroll
     for (int j = 0; j < 8; ++j) g[j] = gated(g[j], Act::sigma(g[j]), u[j]) * raw.weight;
     out[0] = pack(g);
@@ -125,8 +125,8 @@ struct SwigluBackwardSource : NoColumns {
   __device__ void make(Bf16x8 (&out)[3], const Raw& raw, const Column&, std::int64_t row,
                        std::int64_t col) const {
     float g[8], u[8], d[8], s[8];
-    gate.floats(g, raw.gate, row, col);
-    up.floats(u, raw.up, row, col);
+    unpack(g, gate.value(raw.gate, row, col));
+    unpack(u, up.value(raw.up, row, col));
     unpack(d, raw.ds);
     float product = 0;
 #pragma unroll

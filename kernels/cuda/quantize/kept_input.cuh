@@ -4,7 +4,6 @@
 // An input has: vectors, whether 16-byte loads are possible everywhere; rows, cols; Raw, eight elements as loaded;
 //   Raw fetch<kFull>(row, col)        the load; elements outside are 0
 //   Bf16x8 value(raw, row, col)       the elements
-//   void floats(out[8], raw, row, col)
 // Two adjacent lanes have the halves of a group. A dequantized element has eight significant bits, so BF16 is exact.
 #pragma once
 
@@ -23,9 +22,6 @@ struct PlainInput : Matrix {
     return load<kFull>(*this, row, col);
   }
   __device__ const Bf16x8& value(const Raw& raw, std::int64_t, std::int64_t) const { return raw; }
-  __device__ void floats(float (&out)[8], const Raw& raw, std::int64_t, std::int64_t) const {
-    unpack(out, raw);
-  }
 };
 
 /// Columns [first, first + cols) of data in groups of 16, multiples of 16 all of them.
@@ -49,54 +45,43 @@ struct KeptInput {
       throw Unsupported("the CUDA device keeps inputs in groups of 16 only");
   }
 
-  /// Returns a scale's position. Indices that are known to have 32 bits need a third of the instructions.
   __device__ std::int64_t scale_at(std::int64_t row, std::int64_t col) const {
-    return scale_index(Granularity::block_1x16, rows, k, static_cast<std::uint32_t>(row),
-                       static_cast<std::uint32_t>(first + col) / 16);
+    return scale_index(Granularity::block_1x16, rows, k, row, (first + col) / 16);
   }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     if (!kFull && (row >= rows || col >= cols)) return {};
     return {*reinterpret_cast<const uint2*>(codes + row * k + first + col), scales[scale_at(row, col)]};
   }
-  __device__ void floats(float (&out)[8], const Raw& raw, std::int64_t, std::int64_t) const {
-    dequantize(out, raw.codes, ue5m3_decode(static_cast<std::uint8_t>(raw.scale)));
-  }
-  __device__ Bf16x8 value(const Raw& raw, std::int64_t row, std::int64_t col) const {
-    float x[8];
-    floats(x, raw, row, col);
-    return pack(x);
+  __device__ Bf16x8 value(const Raw& raw, std::int64_t, std::int64_t) const {
+    return dequantized(raw.codes, ue5m3_decode(static_cast<std::uint8_t>(raw.scale)));
   }
 
-  __device__ static void dequantize(float (&out)[8], uint2 data, float scale) {
-    unpack_e4m3(out, data);
+  __device__ static Bf16x8 dequantized(uint2 data, float scale) {
+    float x[8];
+    unpack_e4m3(x, data);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) out[j] *= scale;
+    for (int j = 0; j < 8; ++j) x[j] *= scale;
+    return pack(x);
   }
   /// Returns eight elements inside the matrix. The BF16 value is not read.
   __device__ Bf16x8 read(std::int64_t row, std::int64_t col, const std::uint16_t*) const {
     return value(fetch<true>(row, col), row, col);
   }
-  /// Writes the eight elements `x` if they are `inside`, and returns them in `out` as floats() will. Every lane of the
-  /// warp must call it.
-  __device__ void keep(float (&out)[8], std::int64_t row, std::int64_t col, const Bf16x8& x,
-                       bool inside) const {
+  /// Writes the eight elements `x` if they are `inside`, and returns them as fetch() and value() will. Both lanes of a
+  /// group must call it.
+  __device__ Bf16x8 keep(std::int64_t row, std::int64_t col, const Bf16x8& x, bool inside) const {
     constexpr ScaleRule kRule{ScaleType::ue5m3, ScaleRounding::none, mantissa_bits_of(DType::e4m3, 0),
                               kE4m3Max};
     std::uint32_t amax = max_half(max_of_pairs(x));
-    amax = max(amax, __shfl_xor_sync(kAllLanes, amax, 1));
+    amax = max(amax, __shfl_xor_sync(3u << (threadIdx.x % kWarp & ~1u), amax, 1));
     const CustomScale scale = custom_scale(kRule, __uint_as_float(amax << 16), 0.0f);
     const uint2 data = fp8x8(x, scale.multiply, std::integral_constant<DType, DType::e4m3>());
     if (inside) {
       *reinterpret_cast<uint2*>(codes + row * k + first + col) = data;
       if (col % 16 == 0) scales[scale_at(row, col)] = scale.byte;
     }
-    dequantize(out, data, scale.dequantize);
-  }
-  __device__ Bf16x8 keep(std::int64_t row, std::int64_t col, const Bf16x8& x, bool inside) const {
-    float out[8];
-    keep(out, row, col, x, inside);
-    return pack(out);
+    return dequantized(data, scale.dequantize);
   }
 };
 
@@ -120,8 +105,8 @@ struct KeepingInput {
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     return from.template fetch<kFull>(row, col);
   }
-  __device__ void floats(float (&out)[8], const Raw& raw, std::int64_t row, std::int64_t col) const {
-    to.keep(out, row, col, raw, row < rows && col < cols);
+  __device__ Bf16x8 value(const Raw& raw, std::int64_t row, std::int64_t col) const {
+    return to.keep(row, col, raw, row < rows && col < cols);
   }
 };
 

@@ -13,7 +13,8 @@ void AttentionLayer::push_saved(std::int64_t layer, AttentionSaved& saved) const
   const Linear o = step_.linear(layer, LinearRole::o);
   if (o.recipe().flow)
     saved.copy = step_.operands.push(o.x_rowwise(), step_.M, shape.out_width());
-  else if (step_.options.kept.attention == KeptAs::quantized && o.x_columnwise().quantized())
+  else if (step_.options.kept.attention == KeptAs::quantized && o.x_columnwise().quantized() &&
+           !step_.options.recompute.selective)
     saved.copy = step_.operands.push(o.x_columnwise(), shape.out_width(), step_.M);
   else if (o.slots().x.known.empty() && has_tensor_scale(o.x_rowwise()) && has_tensor_scale(o.x_columnwise()))
     saved.attention_amax = step_.push(DType::f32, 1, 1);
@@ -28,17 +29,38 @@ void AttentionLayer::push_qkv(AttentionSaved& saved) const {
   if (step_.config.latent.q_rank > 0) saved.q_rstd = step_.push(DType::f32, step_.M, 1);
 }
 
+void AttentionLayer::push_selected(std::int64_t layer, AttentionSaved& saved) const {
+  push_saved(layer, saved);
+  if (!step_.keeps_output(layer, LinearRole::qkv)) return;
+  saved.q = step_.push(step_.attention_shape.q_width());
+  saved.v = step_.push(step_.attention_shape.kv_width() / 2);
+}
+
 void AttentionLayer::forward_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
-                                 const QuantizedTensor& h) const {
+                                 const QuantizedTensor& h, ForwardKind kind) const {
+  const Tensor &q = saved.q, &v = saved.v, &qkv = saved.raw_qkv;
+  if (kind == ForwardKind::recompute && !q.empty()) {
+    step_.device.copy_columns({qkv, 0, q});
+    step_.device.copy_columns({qkv, q.cols + v.cols, v});
+    return step_.fprop_columns(layer, LinearRole::qkv, qkv, q.cols, v.cols, h, w);
+  }
   if (splits_qkv(layer))
-    split_qkv_forward(layer, saved.raw_qkv, h, w);
+    split_qkv_forward(layer, qkv, h, w);
   else
-    step_.fprop(layer, LinearRole::qkv, latent() ? saved.projected : saved.raw_qkv, h, w);
+    step_.fprop(layer, LinearRole::qkv, latent() ? saved.projected : qkv, h, w);
+  if (q.empty()) return;
+  step_.device.copy_columns({q, 0, qkv});
+  step_.device.copy_columns({v, q.cols + v.cols, qkv});
 }
 
 void AttentionLayer::recompute_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                                    const QuantizedTensor& h) const {
   forward_qkv(layer, saved, w, h);
+  finish_qkv(layer, saved, w);
+}
+
+void AttentionLayer::finish_qkv(std::int64_t layer, const AttentionSaved& saved,
+                                const BlockWeights& w) const {
   if (latent())
     latent_forward(layer, saved, w);
   else if (norms_after_rope())
@@ -73,6 +95,20 @@ void AttentionLayer::forward_output(std::int64_t layer, const AttentionSaved& sa
   step_.produce_quantized(x, [&](QuantizedTensor& a) { attend(layer, a, saved.lse, qkv, w); });
   step_.observe(layer, LinearRole::o, LinearOperand::x, x);
   step_.observe_codes(layer, LinearRole::o, LinearOperand::x, x);
+  project(layer, x, w, out);
+}
+
+void AttentionLayer::repeat_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                                   const Tensor& out) const {
+  finish_qkv(layer, saved, w);
+  const Scope scope(step_.arena);
+  project(layer,
+          step_.quantized_for(GemmRole::fprop, layer, LinearRole::o, saved.attention, saved.attention_amax),
+          w, out);
+}
+
+void AttentionLayer::project(std::int64_t layer, const QuantizedTensor& x, const BlockWeights& w,
+                             const Tensor& out) const {
   step_.sum_over_tensor(out, [&](const Tensor& y) { step_.fprop(layer, LinearRole::o, y, x, w); });
   if (!w.o_bias.empty()) step_.device.add_bias({out, w.o_bias});
 }
@@ -82,9 +118,9 @@ void AttentionLayer::output_wgrad(std::int64_t layer, const AttentionSaved& save
   const Scope scope(step_.arena);
   const Linear o = step_.linear(layer, LinearRole::o);
   if (saved.copy.empty())
-    return step_.wgrad(layer, LinearRole::o, g, dy,
-                       step_.quantized_for_wgrad(layer, LinearRole::o, saved.attention, saved.attention_amax),
-                       w);
+    return step_.wgrad(
+        layer, LinearRole::o, g, dy,
+        step_.quantized_for(GemmRole::wgrad, layer, LinearRole::o, saved.attention, saved.attention_amax), w);
   QuantizedTensor x = make_quantized_tensor(saved.attention, {}, o.x_columnwise());
   (o.recipe().flow ? x.rowwise : x.columnwise) = saved.copy;
   step_.wgrad(layer, LinearRole::o, g, dy, x, w);

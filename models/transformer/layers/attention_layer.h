@@ -13,7 +13,8 @@ namespace precbench {
 struct AttentionSaved {
   /// With QK-norm: qkv before norm and RoPE, or between RoPE and a later norm; backward repeats them. Else after RoPE.
   Tensor raw_qkv;
-  Tensor projected;  ///< output of the qkv GEMM [M, projected_width()], with latent attention only
+  Tensor q, v;             ///< columns of the qkv GEMM's output, if selective recomputation keeps them
+  Tensor projected;        ///< output of the qkv GEMM [M, projected_width()], with latent attention only
   Tensor q_rstd, kv_rstd;  ///< f32 [M]: of the latents' norms
   Tensor attention;        ///< [M, heads * width of a value head]
   Tensor lse;              ///< f32 [heads, M]
@@ -29,21 +30,28 @@ class AttentionLayer {
   /// Allocate attention's output with what belongs to it, and raw_qkv.
   void push_saved(std::int64_t layer, AttentionSaved& saved) const;
   void push_qkv(AttentionSaved& saved) const;
+  /// Allocates what selective recomputation keeps: attention's output with what belongs to it, and outputs of GEMMs.
+  void push_selected(std::int64_t layer, AttentionSaved& saved) const;
   /// Computes saved.raw_qkv, or saved.projected, from h, the norm's output, which may then leave memory.
   void forward_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
-                   const QuantizedTensor& h) const;
+                   const QuantizedTensor& h, ForwardKind kind = ForwardKind::full) const;
   /// Computes saved.raw_qkv once more as it is after forward_output.
   void recompute_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                      const QuantizedTensor& h) const;
   /// Computes the output, this rank's rows of [M, width], from what forward_qkv wrote.
   void forward_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                       const Tensor& out) const;
+  /// Computes the output once more from attention's, and saved.raw_qkv as it is after forward_output.
+  void repeat_output(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
+                     const Tensor& out) const;
   /// Returns the gradient of the norm's output. `dy`: gradient of the output. The result and further
   /// temporaries are freed by the caller's scope.
   Tensor backward(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                   const BlockTensors& g, const QuantizedTensor& dy, const NormOutput& norm) const;
 
  private:
+  /// Computes the output from attention's, `x`.
+  void project(std::int64_t layer, const QuantizedTensor& x, const BlockWeights& w, const Tensor& out) const;
   void output_wgrad(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w,
                     const BlockTensors& g, const QuantizedTensor& dy) const;
 
@@ -74,6 +82,8 @@ class AttentionLayer {
   bool norms_after_rope() const { return step_.config.block.qk_norm_after_rope; }
   /// Computes bias and RoPE in place, before apply_rope() computes a QK-norm that comes after RoPE.
   void rotate_only(const Tensor& qkv, std::int64_t layer, const BlockWeights& w) const;
+  /// Makes saved.raw_qkv what it is after forward_output.
+  void finish_qkv(std::int64_t layer, const AttentionSaved& saved, const BlockWeights& w) const;
   /// Computes attention's input `qkv` from raw_qkv: bias, QK-norm, RoPE, temperature. In place without QK-norm.
   void apply_rope(std::int64_t layer, const Tensor& qkv, const Tensor& raw_qkv, const BlockWeights& w) const;
   /// Computes dqkv, the gradient of raw_qkv with its quantized copies, and those of the QK-norm gains.

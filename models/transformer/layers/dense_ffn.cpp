@@ -14,6 +14,10 @@ void DenseFfn::push_saved(std::int64_t layer, FfnSaved& saved) const {
   saved.direct = gated() && keeps_directly(kept, ffn_);
 }
 
+void DenseFfn::push_selected(std::int64_t layer, FfnSaved& saved) const {
+  if (step_.keeps_output(layer, gate_up_)) saved.gate = step_.push(ffn_);
+}
+
 void DenseFfn::read_input(FfnSaved& saved) const {
   if (saved.input.empty() || saved.direct) return;
   push_inner(saved);
@@ -30,8 +34,14 @@ void DenseFfn::push_output(std::int64_t layer, FfnSaved& saved) const {
 }
 
 void DenseFfn::forward_up(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
-                          const QuantizedTensor& h) const {
+                          const QuantizedTensor& h, ForwardKind kind) const {
+  if (kind == ForwardKind::recompute && !saved.gate.empty()) {
+    step_.device.copy_columns({saved.gate_up, 0, saved.gate});
+    if (gated()) step_.fprop_columns(layer, gate_up_, saved.gate_up, ffn_, ffn_, h, w);
+    return;
+  }
   step_.fprop(layer, gate_up_, saved.gate_up, h, w);
+  if (!saved.gate.empty()) step_.device.copy_columns({saved.gate, 0, saved.gate_up});
   if (saved.input.empty() || saved.direct) return;
   step_.keep(saved.input, saved.gate_up);
   step_.read_back(saved.gate_up, saved.input);
@@ -105,7 +115,7 @@ Tensor DenseFfn::backward(std::int64_t layer, const FfnSaved& saved, const Block
     if (!saved.copy.empty())
       s.columnwise = saved.copy;
     else if (kept)
-      s = step_.quantized_for_wgrad(layer, down_, saved.value, saved.swiglu_amax);
+      s = step_.quantized_for(GemmRole::wgrad, layer, down_, saved.value, saved.swiglu_amax);
     else
       step_.observe(layer, down_, LinearOperand::x, s);
     step_.observe_codes(layer, down_, LinearOperand::dy, dy);

@@ -12,6 +12,7 @@ namespace precbench {
 
 struct FfnSaved {
   Tensor gate_up;       ///< [M, 2 ffn]; without a gate [M, ffn]
+  Tensor gate;          ///< first ffn columns of gate_up, if selective recomputation keeps them
   GemmOperand input;    ///< gate_up in KeptActivations::activation_input, which then stays in its place
   bool direct = false;  ///< SwiGLU's ops make and read `input` themselves
   Tensor swiglu_amax;   ///< f32 [1], if the activation's output has one scale per tensor
@@ -29,6 +30,8 @@ class DenseFfn {
 
   /// Allocates what is saved also with recomputation, which stops before the activation: its amax and quantized input.
   void push_saved(std::int64_t layer, FfnSaved& saved) const;
+  /// Allocates what selective recomputation keeps.
+  void push_selected(std::int64_t layer, FfnSaved& saved) const;
   /// Allocates what recomputation writes again.
   void push_inner(FfnSaved& saved) const { saved.gate_up = step_.push(up_width()); }
 
@@ -39,8 +42,8 @@ class DenseFfn {
   void read_input(FfnSaved& saved) const;
 
   /// Computes saved.gate_up from h, the norm's output.
-  void forward_up(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
-                  const QuantizedTensor& h) const;
+  void forward_up(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w, const QuantizedTensor& h,
+                  ForwardKind kind = ForwardKind::full) const;
   /// Computes the output, this rank's rows of [M, width], from saved.gate_up.
   void forward_down(std::int64_t layer, const FfnSaved& saved, const BlockWeights& w,
                     const Tensor& out) const;

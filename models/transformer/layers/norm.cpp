@@ -197,7 +197,7 @@ void norm_wgrad(const StepContext& step, std::int64_t layer, LinearRole role, co
     return step.wgrad(layer, role, g, dy, recompute_for_wgrad(step, layer, role, norm), w);
   const Linear linear = step.linear(layer, role);
   if (copy.empty() && linear.x_columnwise().quantized())
-    return step.wgrad(layer, role, g, dy, step.quantized_for_wgrad(layer, role, value), w);
+    return step.wgrad(layer, role, g, dy, step.quantized_for(GemmRole::wgrad, layer, role, value), w);
   QuantizedTensor h = make_quantized_tensor(value, {}, {});
   const bool transposes = linear.recipe().flow;
   if (!copy.empty()) h.columnwise = transposes ? GemmOperand{} : copy;

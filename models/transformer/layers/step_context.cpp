@@ -206,6 +206,14 @@ void StepContext::fprop(std::int64_t layer, LinearRole role, const Tensor& y, co
   observe_weight(layer, role, w[role], GemmRole::fprop);
 }
 
+void StepContext::fprop_columns(std::int64_t layer, LinearRole role, const Tensor& y, std::int64_t first,
+                                std::int64_t count, const QuantizedTensor& x, const BlockWeights& w) const {
+  const Scope scope(arena);
+  const Tensor columns = push(count);
+  linear(layer, role).fprop(columns, x, {w[role].value.slice_rows(first, count)});
+  device.copy_columns({y, first, columns});
+}
+
 void StepContext::dgrad(std::int64_t layer, LinearRole role, const Tensor& dx, const QuantizedTensor& dy,
                         const BlockWeights& w, const Tensor& x) const {
   linear(layer, role).dgrad(dx, dy, w[role], x);
@@ -227,13 +235,16 @@ void StepContext::keep(const GemmOperand& kept, const Tensor& value) const {
   produce_quantized(x, [&](QuantizedTensor& made) { device.quantize({made}); });
 }
 
-QuantizedTensor StepContext::quantized_for_wgrad(std::int64_t layer, LinearRole role, const Tensor& value,
-                                                 const Tensor& amax) const {
+QuantizedTensor StepContext::quantized_for(GemmRole gemm, std::int64_t layer, LinearRole role,
+                                           const Tensor& value, const Tensor& amax) const {
   const Linear of_role = linear(layer, role);
-  QuantizedTensor x = make_quantized_tensor(value, {}, of_role.x_columnwise());
+  const QuantFormat plain, &rows = gemm == GemmRole::fprop ? of_role.x_rowwise() : plain,
+                           &columns = gemm == GemmRole::wgrad ? of_role.x_columnwise() : plain;
+  QuantizedTensor x = make_quantized_tensor(value, rows, columns);
   x.amax_in = amax;
   use_slot(x, of_role.slots().x);
-  operands.push_columnwise(x, of_role.x_columnwise());
+  operands.push_rowwise(x, rows);
+  operands.push_columnwise(x, columns);
   produce_quantized(x, [&](QuantizedTensor& made) { device.quantize({made}); });
   observe(layer, role, LinearOperand::x, x);
   return x;

@@ -157,6 +157,13 @@ struct StepContext {
   /// their value as well, and wgrad computes gradients of the adapters alone.
   void fprop(std::int64_t layer, LinearRole role, const Tensor& y, const QuantizedTensor& x,
              const BlockWeights& w) const;
+  /// Computes columns [first, first + count) of y alone, for which weight_slice_unsupported_reason() must give none.
+  void fprop_columns(std::int64_t layer, LinearRole role, const Tensor& y, std::int64_t first,
+                     std::int64_t count, const QuantizedTensor& x, const BlockWeights& w) const;
+  /// Returns true if selective recomputation keeps outputs of the layer's GEMM.
+  bool keeps_output(std::int64_t layer, LinearRole role) const {
+    return !recipe(layer, role).quantized() || options.kept.gemm_output == KeptAs::value;
+  }
   /// `x`: the layer's input in BF16, read if the recipe masks what fprop's cast has clipped.
   void dgrad(std::int64_t layer, LinearRole role, const Tensor& dx, const QuantizedTensor& dy,
              const BlockWeights& w, const Tensor& x) const;
@@ -171,10 +178,10 @@ struct StepContext {
   /// Quantizes an activation into what is kept of it, and reads that back as forward and backward see it.
   void keep(const GemmOperand& kept, const Tensor& value) const;
   void read_back(const Tensor& value, const GemmOperand& kept) const { device.dequantize({value, kept}); }
-  /// Returns the layer's X with the copy that wgrad reads, made from its BF16 value in transient memory. `amax`: that
-  /// of the value if forward has saved it.
-  QuantizedTensor quantized_for_wgrad(std::int64_t layer, LinearRole role, const Tensor& value,
-                                      const Tensor& amax = {}) const;
+  /// Returns the layer's X with the copy that a GEMM reads, fprop or wgrad, made from its BF16 value in transient
+  /// memory. `amax`: that of the value if forward has saved it.
+  QuantizedTensor quantized_for(GemmRole gemm, std::int64_t layer, LinearRole role, const Tensor& value,
+                                const Tensor& amax = {}) const;
 
   void observe(std::int64_t layer, LinearRole role, LinearOperand operand,
                const QuantizedTensor& values) const;

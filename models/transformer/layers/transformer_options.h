@@ -24,17 +24,23 @@ struct ExchangeOptions {
 /// Activations that backward computes again, to the same bits, instead of reading them from memory.
 struct Recompute {
   std::int64_t blocks = 0;  ///< number of first blocks of which only the input stays
+  /// As torchtitan's selective activation checkpointing: the output of attention stays, too, and those of every second
+  /// GEMM that backward reads, q, v and gate (or up without a gate), of the linear layers that
+  /// KeptActivations::gemm_output names.
+  bool selective = false;
   // Parts of the other blocks:
   bool norm = false;       ///< the norms' outputs
   bool ffn = false;        ///< gate|up, and what experts of other ranks received
   bool attention = false;  ///< q|k|v; attention's output stays, so attention itself never runs again
 
   bool whole_block(std::int64_t layer) const { return layer < blocks; }
+  bool all_blocks() const { return blocks == std::numeric_limits<std::int64_t>::max(); }
   /// Returns true if backward runs GEMMs of the forward pass again.
   bool repeats_fprop() const { return blocks > 0 || ffn || attention; }
   bool operator==(const Recompute&) const = default;
 };
 inline constexpr Recompute kRecomputeBlocks{.blocks = std::numeric_limits<std::int64_t>::max()};
+inline constexpr Recompute kRecomputeSelective{.blocks = kRecomputeBlocks.blocks, .selective = true};
 /// Ranks over which the amax of a per-tensor scale is reduced: none, those that share its sequences, or all.
 enum class AmaxGroup : std::uint8_t { own, context, all };
 
