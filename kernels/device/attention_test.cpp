@@ -559,7 +559,9 @@ PRECBENCH_OP_TEST(uneven_attention_on, "attention to keys of their own") {
     };
     const std::vector<Tensor> got = on_device(), naive = on_cpu(DType::bf16), truth = on_cpu(DType::f32);
     const char* names[] = {"out", "dq", "dkv"};
-    for (int i = 0; i < 3; ++i) check_twice(names[i], got[i], naive[i], HostMemory::values(truth[i]));
+    // On an H200 the largest of few values exceeds twice the CPU's in 5 of 4,000 comparisons, by up to 2.3. A mask that is off by one
+    // gives 60 and more (attention_backends_test.cpp).
+    for (int i = 0; i < 3; ++i) check_twice(names[i], got[i], naive[i], HostMemory::values(truth[i]), 3);
     for (std::int64_t i = 0; i < got[3].size(); ++i) {
       const float lse = HostMemory::get(got[3], i), want = HostMemory::get(truth[3], i);
       // A query that sees no key has lse -inf.

@@ -1,5 +1,6 @@
 // Activations kept for the backward pass (KeptActivations): stacks that differ only in what they keep have the same bits,
 // whatever the recipe; kept inputs of norms and activation functions change the step as their format says.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -70,8 +71,11 @@ TEST_CASE("kept: data quantized in forward has the bits of quantizing in backwar
       check_close(random_step(setup, gpu()), expected, 1e-3, 0.05);
       setup.recompute = {};
     }
+    // COAT's rounding moves a step that another device computed with other last bits no more than twice as far as FP4's alone.
+    setup.recipe.kept = kept_by("precbench");
+    const double usual = farthest(expected.gradients, random_step(setup).gradients).distance;
     setup.recipe.kept = kept_by("coat");
-    check_close(random_step(setup, gpu()), random_step(setup), 1e-3, 0.25);
+    check_close(random_step(setup, gpu()), random_step(setup), 1e-3, std::max(0.2, 2 * usual));
   }
 }
 

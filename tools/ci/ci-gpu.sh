@@ -6,14 +6,15 @@
 #
 #   tools/ci/ci-gpu.sh [BASELINE]
 #
-# BASELINE defaults to results/baseline/<GPU>.jsonl, as in nvidia-h200.jsonl. If it is missing, the script
-# says how to make one from this run. Output in out/regression-gpu: records.jsonl, report.html, check.md,
+# BASELINE defaults to results/baseline/<GPU>.jsonl, or <GPU>.jsonl.xz, as in nvidia-h200.jsonl.xz. If it is missing, the
+# script says how to make one from this run. Output in out/regression-gpu: records.jsonl, report.html, check.md,
 # check.json, junit.xml.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
 baseline=${1:-results/baseline/$(tr 'A-Z ' 'a-z-' <<<"$gpu").jsonl}
+[ -n "${1:-}" ] || [ -e "$baseline" ] || [ ! -e "$baseline.xz" ] || baseline+=.xz
 out=out/regression-gpu
 
 tools/setup/setup.sh

@@ -44,7 +44,9 @@ def run(tests, name, gpus, threads):
     """Runs one test. Returns whether it passed, its output, and its duration."""
     pattern = "".join("\\" + c if c in "\\,[" else c for c in name)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(gpus), "OMP_NUM_THREADS": str(threads),
-                   "OMP_WAIT_POLICY": "passive"}
+                   "OMP_WAIT_POLICY": "passive",
+                   # Not as clients of an MPS daemon: some tests plant kernel errors, which end all of its clients.
+                   "CUDA_MPS_PIPE_DIRECTORY": os.path.join(os.devnull, "none")}
     begun = time.monotonic()
     try:
         process = subprocess.run([tests, pattern], capture_output=True, text=True, env=environment, timeout=LIMIT_S)

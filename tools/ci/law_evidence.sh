@@ -12,15 +12,16 @@ case ${1:-} in
 esac
 
 # The records as one folder. Predictions and baselines of check have no losses of their own; causes-smollm2- are further
-# forks on the text that deployment-smollm2 has (tools/trained/causes), except for those on prose. Fine-tuning (tuned-, lora-)
-# has the loss of answers alone.
+# forks on the text that deployment-smollm2 has (tools/trained/causes), except for those on prose; recipes of COAT's study are none of
+# the program's, and causes-qwen-1.5b-code lacks one of three BF16 runs. Fine-tuning (tuned-, lora-) has the loss of answers alone.
 folder=out/law
 rm -rf "$folder"
 while read -r records; do
   mkdir -p "$(dirname "$folder/${records#results/}")"
   ln -s "$PWD/$records" "$folder/${records#results/}"
 done < <(git ls-files --cached --others --exclude-standard 'results/*.jsonl' 'results/*.jsonl.xz' |
-  grep -v -e ^results/predicted/ -e ^results/baseline/ -e /tuned- -e /lora- -e '/causes-smollm2-\(base\|decay\|rewarm\|scales\)')
+  grep -v -e ^results/predicted/ -e ^results/baseline/ -e /tuned- -e /lora- -e '/causes-smollm2-\(base\|coat\|decay\|rewarm\|scales\)' -e /causes-36m-coat \
+    -e /causes-qwen-1.5b-code)
 build/precbench law --evidence "$folder" >"$folder/evidence.csv"
 if [ -n "$write" ]; then
   cp "$folder/evidence.csv" results/law/evidence.csv

@@ -320,16 +320,21 @@ def before_measurement_long():
     return table(BEFORE_COLUMNS, [before_row(*one) for one in predicted_file("long-h200.json", measured_since(LONG_RECORDS))])
 
 
+def more_models(axis):
+    """The predictions of models-h200.json with ranks of an axis, as predicted_file() returns them."""
+    return [one for one in predicted_file("models-h200.json", measured_since(TWO_GPU_RECORDS), gpus=2) if one[0].get(axis, 1) > 1]
+
+
 def context_predictions():
-    """The predictions of context-h200.json and ring-h200.json, of two and four H200, as predicted_file() returns them."""
+    """The predictions of context-h200.json, ring-h200.json and models-h200.json, of two and four H200, as predicted_file() returns them."""
     return [*predicted_file("context-h200.json", measured_since(TWO_GPU_RECORDS)),
-            *predicted_file("ring-h200.json", {}, context_exchange="ring")]
+            *predicted_file("ring-h200.json", measured_since(TWO_GPU_RECORDS), context_exchange="ring"), *more_models("context")]
 
 
 def tensor_predictions():
-    """The predictions of tensor-h200.json likewise."""
+    """The predictions of tensor-h200.json and models-h200.json likewise."""
     common = {"model": "llama3.1-8b", "seq": 8192, "master": "fp32"}
-    return list(predicted_file("tensor-h200.json", measured_since(TWO_GPU_RECORDS), **common))
+    return [*predicted_file("tensor-h200.json", measured_since(TWO_GPU_RECORDS), **common), *more_models("tensor")]
 
 
 def measured_long():
@@ -395,10 +400,13 @@ def layouts_measured():
 
 
 def advised_speeds():
-    """Speeds that advise expected of a recipe and of BF16 (advised.json), beside what one H200 then took (bench/sweeps/advised.toml)."""
-    measured = {(one["case"]["model"], one["case"]["recipe"]): one for one in measured_since("h200/advised.jsonl.xz").values()}
+    """Speeds that advise expected of a recipe and of BF16 (advised.json, advised-second.json), beside what one H200 then took (sweeps of
+    the same names)."""
+    rounds = "advised", "advised-second"
+    measured = {(one["case"]["model"], one["case"]["recipe"]): one
+                for name in rounds for one in measured_since(f"h200/{name}.jsonl.xz").values()}
     rows = []
-    for question in json.loads((RESULTS / "predicted/advised.json").read_text())["speeds"]:
+    for question in [one for name in rounds for one in json.loads((RESULTS / f"predicted/{name}.json").read_text())["speeds"]]:
         found = {recipe: measured.get((question["model"], recipe)) for recipe in question["recipes"]}
         for recipe, guess in question["recipes"].items():
             if recipe == "bf16":

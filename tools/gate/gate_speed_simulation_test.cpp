@@ -174,7 +174,7 @@ TEST_CASE("gate simulation: more than 99% of 1000 reruns pass", "[gate][simulati
   };
   const auto repeats = committed_repeats(kSpeedResults);
   CHECK(alarms([&] { return repeated_speed(repeats, dice); }) * 100 < kTrials);
-  for (const char* file : {"h200/single.jsonl.xz", "h200x4/scaling.jsonl.xz", "baseline/nvidia-h200.jsonl"})
+  for (const char* file : {"h200/single.jsonl.xz", "h200x4/scaling.jsonl.xz", "baseline/nvidia-h200.jsonl.xz"})
     CHECK(within(committed_samples(file, "cuda")) * 100 < kTrials);
   CHECK(within(committed_samples("cpu/convergence-tiny.jsonl.xz", "cpu")) * 100 < kTrials);
 }

@@ -96,7 +96,7 @@ TEST_CASE("report --history: nights of records are appended to a history file", 
 TEST_CASE("report --history: rows of committed records have 0.6 kB on average", "[history]") {
   const TempDirectory directory;
   const std::string history = directory / "h.jsonl";
-  report_says(PRECBENCH_SOURCE_DIR "/results/baseline/nvidia-h200.jsonl --append " + history);
+  report_says(PRECBENCH_SOURCE_DIR "/results/baseline/nvidia-h200.jsonl.xz --append " + history);
   const std::string text = file_text(history);
   const auto rows = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
   CHECK(rows == 11);
