@@ -18,11 +18,12 @@ constexpr float kDeviation = 1e-20f;
 /// Returns the dtype; names of sums in BF16 end with it.
 DType type_of(const std::string& name) { return name.ends_with(" bf16") ? DType::bf16 : DType::f32; }
 
-constexpr const char* kExchange = "all_to_all";
+constexpr const char *kExchange = "all_to_all", *kPass = "send_recv";
 
 /// Returns the elements of the second buffer that a collective needs beside the full one; 0 if none.
 std::int64_t other_size(const std::string& name, std::int64_t shard, std::int64_t full) {
-  return name == "all_gather" || name.starts_with("reduce_scatter") ? shard : name == kExchange ? full : 0;
+  if (name == "all_gather" || name.starts_with("reduce_scatter")) return shard;
+  return name == kExchange || name == kPass ? full : 0;
 }
 
 /// `shard`: second buffer, if the collective needs one.
@@ -39,6 +40,8 @@ void run(Comm& comm, const std::string& name, const Tensor& full, const Tensor& 
     comm.all_reduce_max(full);
   else if (kind == kExchange)
     comm.all_to_all(shard, parts, full, parts);
+  else if (kind == kPass)  // around a ring, as context ranks pass keys
+    comm.send_recv(shard, (comm.rank() + comm.size() - 1) % comm.size(), full, (comm.rank() + 1) % comm.size());
   else
     throw std::logic_error("no collective is called " + name);
 }

@@ -93,7 +93,7 @@ TEST_CASE("bus_bandwidths: a collective whose buffers do not fit has no rate on 
   }
 }
 
-TEST_CASE("bus_bandwidths: the collectives of FP8 gradients have rates too", "[comm]") {
+TEST_CASE("bus_bandwidths: collectives of FP8 gradients and of rings have rates too", "[comm]") {
   std::vector<std::vector<std::optional<double>>> rates(kRanks);
   run_cpu_rank_threads(all_ranks(kRanks), [&](int r, Device& device, Comm& comm) {
     std::vector<std::uint8_t> sent(kGathered), received(kGathered);
@@ -102,13 +102,15 @@ TEST_CASE("bus_bandwidths: the collectives of FP8 gradients have rates too", "[c
     comm.all_to_all({received.data(), DType::e4m3, 1, kGathered}, parts,
                     {sent.data(), DType::e4m3, 1, kGathered}, parts);
     comm.all_reduce_max({amaxes.data(), DType::f32, 1, 4});
+    comm.send_recv({received.data(), DType::e4m3, 1, kGathered}, (r + kRanks - 1) % kRanks,
+                   {sent.data(), DType::e4m3, 1, kGathered}, (r + 1) % kRanks);
     const std::vector<CollectiveCount> kinds = comm.counts();
     std::vector<std::byte> block(kBlockBytes);
     Arena arena(block.data(), kBlockBytes);
     rates[r] = bus_bandwidths(device, arena, {&comm}, kinds);
   });
   for (const auto& of_rank : rates) {
-    REQUIRE(of_rank.size() == 2);
+    REQUIRE(of_rank.size() == 3);
     for (const std::optional<double>& rate : of_rank) CHECK(rate.value_or(0) > 0);
   }
 }

@@ -6,7 +6,8 @@
 // over blocks in order. Quantized copies that need more than one row (columnwise, or a per-tensor scale) are
 // cast by cast_tiles: from h if it is written anyway, else from h recomputed from the kept sum. Bytes per
 // element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read and 2 written; plus
-// the copies, and 2 read per further pass.
+// the copies, and 2 read per further pass. A kept input (kept_input.cuh) is 1 1/16: written by forward, and read in
+// place of the sum by further passes and backward.
 #include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/layers/norm.cuh"
 #include "kernels/cuda/quantize/kept_input.cuh"
