@@ -87,8 +87,8 @@ std::vector<std::string> axes_of_layout(const CaseLayout& of, const ModelConfig&
       axes.push_back(axis_of(ranks, traced));
       continue;
     }
-    // With tensor ranks by rule, only the tensor group and, after it, the expert group have consecutive ranks. All other groups
-    // have one rank of each tensor group.
+    // With tensor ranks by rule, only the tensor group and, after it, the expert group have consecutive ranks. All other
+    // groups have one rank of each tensor group.
     if (ranks[1] - ranks[0] == 1) {
       axes.emplace_back(tensor_seen ? "experts" : "tensor");
       tensor_seen = true;

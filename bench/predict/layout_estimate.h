@@ -28,8 +28,8 @@ struct LayoutEstimate {
 LayoutEstimate estimate_layout(const Case& c, const ModelConfig& model, const ParallelLayout& layout,
                                const RecomputeShare& recompute, const CostModel& cost_model);
 
-/// Predicts many layouts of one model in one recipe. Remembers what layouts share that differ in virtual stages and micro-batches
-/// alone.
+/// Predicts many layouts of one model whose cases have the same kinds of blocks (block_kinds()). Remembers what layouts
+/// share that differ in virtual stages and micro-batches alone.
 class LayoutEstimator {
  public:
   /// `c`: as in block_kinds(). Model and cost model must outlive the estimator.

@@ -327,7 +327,6 @@ class Search {
         const auto why = layout_failure(plan);
         if (why) refuse(*why);
         supported->second = !why;
-        if (!estimator_) estimator_.emplace(question_.c, *model_, cost_model_);
       }
       if (!supported->second) {
         ++found_.unsupported;
@@ -335,14 +334,16 @@ class Search {
         return;
       }
       const auto [own, layout] = case_layout(c, *model_);
+      LayoutEstimator& estimator =
+          estimators_.try_emplace(c.recompute, c, *model_, cost_model_).first->second;
       std::int64_t peak = 0;
-      for (const StageMemory& stage : estimator_->memory(own, layout)) peak = std::max(peak, stage.peak());
+      for (const StageMemory& stage : estimator.memory(own, layout)) peak = std::max(peak, stage.peak());
       need(static_cast<double>(peak));
       if (peak > question_.memory) {
         ++found_.too_large;
         return;
       }
-      propose(c, estimator_->estimate(own, layout));
+      propose(c, estimator.estimate(own, layout));
     } catch (const InvalidInput&) {
       ++found_.unsupported;
     } catch (const Unsupported&) {
@@ -378,7 +379,7 @@ class Search {
   std::set<Gathered> ungathered_;
   std::map<Supported, bool> supported_;
   std::optional<ModelConfig> model_;
-  std::optional<LayoutEstimator> estimator_;
+  std::map<std::string, LayoutEstimator> estimators_;  // by recomputation
   std::map<Shape, MicroBatchCost> costs_;
 };
 

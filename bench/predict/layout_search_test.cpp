@@ -86,6 +86,26 @@ TEST_CASE("search_layouts: selective recomputation takes time and memory between
   }
 }
 
+TEST_CASE("search_layouts: a pipeline whose first blocks recompute is predicted as alone", "[plan]") {
+  const CostModel cost_model(find_machine("h100-sxm"));
+  LayoutSpace space = small_space();
+  space.tensor = space.context = space.virtual_stages = space.batch = {1};
+  space.pipeline = {4}, space.parallel = {"ddp"}, space.shard_optimizer = {"on"};
+  // Two values in one search have kinds of blocks of their own.
+  space.recompute = {"block:6", "block:3"};
+  LayoutQuestion question = question_of("llama3.2-1b", 8, 8);
+  const LayoutProposal least = search_layouts(question, space, cost_model).proposals.at(0);
+  CHECK(least.plan.fields.recompute == "block:3");
+  space.recompute = {"block:6"};
+  const LayoutProposal six = search_layouts(question, space, cost_model).proposals.at(0);
+  for (const LayoutProposal& one : {least, six}) {
+    const LayoutEstimate alone = estimate_layout(one.plan, cost_model);
+    CHECK(one.estimate.step.seconds == alone.step.seconds);
+    CHECK(one.estimate.peak_bytes == alone.peak_bytes);
+  }
+  CHECK(least.estimate.step.seconds < six.estimate.step.seconds);
+}
+
 TEST_CASE("search_layouts: no proposal needs more memory than there is", "[plan]") {
   const CostModel cost_model(find_machine("h100-sxm"));
   LayoutQuestion question = question_of("llama3.2-1b", 8, 8);

@@ -79,9 +79,9 @@ Plan local_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
 /// Returns the plan whose trace has the experts' part for divides_expert_rows().
 Plan expert_plan(Case c, const ModelConfig& model, const ParallelLayout& layout);
 
-/// Adds tensor parallelism, unless it is there, and the sharded optimizer to the trace of traced_plan(), lets the exchange of keys overlap as
-/// the layout says, and scales what runs again in backward. `experts`: the trace of expert_plan(), required for
-/// divides_expert_rows().
+/// Adds tensor parallelism, unless it is there, and the sharded optimizer to the trace of traced_plan(), lets the exchange
+/// of keys overlap as the layout says, and scales what runs again in backward. `experts`: the trace of expert_plan(),
+/// required for divides_expert_rows().
 Trace parallel_trace(const Trace& local, const Plan& plan, const ParallelLayout& layout,
                      const RecomputeShare& recompute = {}, const Trace* experts = nullptr);
 

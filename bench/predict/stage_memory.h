@@ -41,8 +41,8 @@ MemoryPerLayer line_through(std::int64_t few, const RankMemory& at_few, std::int
 /// Returns the memory of one stage that has the whole model.
 StageMemory memory_of_whole(const RankMemory& memory, const ModelConfig& model);
 
-/// Predicts the memory of many layouts of one model in one recipe. Remembers what layouts share that differ in virtual stages and
-/// micro-batches alone.
+/// Predicts the memory of many layouts of one model whose cases have the same kinds of blocks (block_kinds()). Remembers
+/// what layouts share that differ in virtual stages and micro-batches alone.
 class LayoutMemory {
  public:
   /// `c`: as in block_kinds(). `model` must outlive it.
