@@ -76,6 +76,7 @@ struct QueryBlock {
       if (queries.skips(first_kv)) continue;
       const std::uint32_t k_tile = kv_tiles + tile % 2 * kStageBytes;
       step(first_kv, k_tile, k_tile + Rows::bytes(kBlockKV));
+      __syncwarp();  // all lanes have read the warp's rows of q, which results replace after the last tile
     }
   }
 
