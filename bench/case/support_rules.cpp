@@ -178,7 +178,7 @@ Why unselectable(const Plan& plan) {
   };
   if (m.moe || m.latent) return refuse(m.name + " has GEMMs of experts or latents, of which it keeps none");
   if (plan.parameters.lora) return refuse("adapters of LoRA add to the outputs of GEMMs that it keeps");
-  if (plan.parameters.parallel.tensor > 1 || plan.fields.tensor > 1)
+  if (plan.fields.tensor > 1)
     return refuse(fmt::format("--tensor {}: tensor ranks would repeat half a sum", plan.fields.tensor));
   std::vector<const ConvertedLayers*> all = {&plan};
   for (const LaterLayers& next : plan.later) all.push_back(&next);

@@ -51,7 +51,7 @@ std::optional<std::string> layout_failure(const Plan& plan, bool only_predicted)
   // token would keep.
   if (only_predicted) model.moe.expert_bias = false;
   try {
-    if (auto why = unsupported_reason(local_plan(c, model, layout))) return why;
+    if (auto why = unsupported_reason(traced_plan(c, model, layout))) return why;
     if (layout.divides_expert_rows()) return unsupported_reason(expert_plan(c, model, layout));
   } catch (const InvalidInput& error) {
     return error.what();

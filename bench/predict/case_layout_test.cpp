@@ -10,6 +10,7 @@
 #include "bench/case/case_testing.h"
 #include "bench/predict/predict.h"
 #include "kernels/testing/catch.h"
+#include "kernels/testing/text_checks.h"
 
 namespace precbench {
 namespace {
@@ -169,6 +170,17 @@ TEST_CASE("layout_failure: a rank's share is checked as a rank of its own", "[la
   c.tensor = 2, c.model = "llama3.1-8b", c.gpus = 12;
   c.seq = 4100;
   CHECK(layout_failure(validate(c)) == "--context 3: seq 4100 is not a multiple of 6, two chunks per rank");
+}
+
+TEST_CASE(
+    "layout_failure: sizes decide by matrices where tensor ranks have a step, by a rank's slices elsewhere",
+    "[layout][tensor]") {
+  Case c = fsdp_case("llama3.2-1b");
+  c.layers = 2, c.gpus = c.tensor = 2, c.recipe = "rowwise", c.keep_bf16 = "torchao_auto";
+  CHECK_FALSE(layout_failure(validate(c)));
+  c.overlap = "tensor";
+  CHECK(contains(layout_failure(validate(c)).value_or(""),
+                 "a tensor rank's slices of all linear layers are too small"));
 }
 
 TEST_CASE("estimate_layout: llama3.1-405b fits 1,024 H100 with tensor and pipeline ranks", "[layout]") {
