@@ -156,7 +156,7 @@ void define(Plan& plan, const ModelConfig* model, Refusals refusals) {
   plan.recipe = recipe_of(c.recipe);
   if (const auto why = broken_rule(Verdict::invalid, plan)) throw InvalidInput(*why);
   try {
-    choose_layers(c, plan, model != nullptr);  // of a part of a model, others may be converted
+    choose_layers(c, plan, model != nullptr);  // other parts of the model may be converted
   } catch (const InvalidInput& error) {
     plan.refusal = error.what();
     leave_in_bf16(plan);

@@ -23,8 +23,7 @@ struct BlockKind {
   std::optional<std::string> keep_bf16, recompute;
 };
 
-/// The kinds of a model's blocks: with and without experts, with and without a window, by the linear layers that the
-/// recipe converts, recomputed or not.
+/// The kinds of a model's blocks, which differ in experts, window, converted linear layers or recomputation.
 struct BlockKinds {
   std::vector<BlockKind> kinds;
   std::vector<std::size_t> of_layer;
@@ -35,7 +34,7 @@ struct BlockKinds {
   std::size_t most_common() const;
 };
 
-/// Returns the kinds of the blocks of `model`. Of `c` the recipe, the layers left in BF16 and the recomputation matter.
+/// Returns the kinds of the blocks of `model`. `c`: its recipe, --keep-bf16 and --recompute are read.
 BlockKinds block_kinds(const Case& c, const ModelConfig& model);
 
 /// Returns the case and the layout of a model all of whose blocks are of one kind: without experts, no ranks share

@@ -24,9 +24,8 @@ struct ExchangeOptions {
 /// Activations that backward computes again, to the same bits, instead of reading them from memory.
 struct Recompute {
   std::int64_t blocks = 0;  ///< number of first blocks of which only the input stays
-  /// As torchtitan's selective activation checkpointing: the output of attention stays, too, and those of every second
-  /// GEMM that backward reads, q, v and gate (or up without a gate), of the linear layers that
-  /// KeptActivations::gemm_output names.
+  /// Keeps what torchtitan's selective activation checkpointing keeps: beside a block's input the output of attention and,
+  /// of BF16 linear layers and as KeptActivations::gemm_output says of others, q, v and gate (up without a gate).
   bool selective = false;
   // Parts of the other blocks:
   bool norm = false;       ///< the norms' outputs
