@@ -148,7 +148,14 @@ double Network::seconds(Collective collective, const RankGroup& group, double by
 }
 
 double straggler_factor(std::int64_t ranks, double sigma) {
-  return ranks <= 1 ? 1 : 1 + sigma * std::sqrt(2 * std::log(static_cast<double>(ranks)));
+  // The mean of the largest is the integral of 1 - P(all below z) over z > 0, less that of P(all below z) over z < 0.
+  constexpr double kStep = 1.0 / 8, kFar = 8;
+  double mean = 0;
+  for (double z = -kFar + kStep / 2; z < kFar; z += kStep) {
+    const double below = std::pow(std::erfc(-z / std::sqrt(2.0)) / 2, static_cast<double>(ranks));
+    mean += kStep * (z > 0 ? 1 - below : -below);
+  }
+  return ranks <= 1 ? 1 : 1 + sigma * mean;
 }
 
 }  // namespace precbench

@@ -76,7 +76,7 @@ class Network {
 /// Spread of step times between equal boards: 1.4 to 1.8% in our H200 records.
 inline constexpr double kBoardSpread = 0.016;
 
-/// Returns by how much the slowest of `ranks` ranks exceeds the mean: 1 + sigma sqrt(2 ln ranks).
+/// Returns the expected time of the slowest of `ranks` ranks, whose times are normal with mean 1 and standard deviation `sigma`.
 double straggler_factor(std::int64_t ranks, double sigma = kBoardSpread);
 
 }  // namespace precbench

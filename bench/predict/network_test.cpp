@@ -145,10 +145,14 @@ TEST_CASE("group_of_ranks and collective_of: read a communicator", "[network]") 
   CHECK_THROWS_AS(collective_of("broadcast"), std::invalid_argument);
 }
 
-TEST_CASE("straggler_factor: grows with the number of ranks from 1", "[network]") {
+TEST_CASE("straggler_factor: is the expected largest of normal times", "[network]") {
   CHECK(straggler_factor(1) == 1);
-  CHECK(straggler_factor(512, 0.016) == Approx(1 + 0.016 * std::sqrt(2 * std::log(512.0))));
-  CHECK(straggler_factor(512) > straggler_factor(8));
+  // In closed form: 1 / sqrt(pi) and 3 / (2 sqrt(pi)) standard deviations for two and three.
+  const double root = std::sqrt(std::acos(-1.0));
+  CHECK(straggler_factor(2, 1) == Approx(1 + 1 / root).epsilon(1e-9));
+  CHECK(straggler_factor(3, 1) == Approx(1 + 1.5 / root).epsilon(1e-9));
+  CHECK(straggler_factor(4, 0.016) == Approx(1 + 0.016 * 1.0293753730).epsilon(1e-9));
+  CHECK(straggler_factor(1024) > straggler_factor(512));
 }
 
 }  // namespace
