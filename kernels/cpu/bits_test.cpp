@@ -30,6 +30,7 @@ const std::map<std::string, std::uint64_t> kHashes = {{"elementwise", 0x62ce6b55
                                                       {"latent heads", 0xd5ea24fae8039d0au},
                                                       {"bias and gate", 0x8a15b05b9bb492ccu},
                                                       {"SwiGLU", 0xd97832592e7f680du},
+                                                      {"kept inputs", 0x8444bd810969e92eu},
                                                       {"activation", 0xe4bb3042069f1f99u},
                                                       {"GELU", 0x5b77fce4efa64c6eu},
                                                       {"cross-entropy", 0xa73e78ab5e7ec347u},
